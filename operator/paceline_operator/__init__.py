@@ -1,0 +1,1 @@
+"""The Kubernetes operator: reconciles SpeculativeModel resources. Knows nothing of torch or of the runtime's code."""

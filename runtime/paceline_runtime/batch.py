@@ -1,0 +1,72 @@
+"""The tensors of one target forward, handed from the executor to models, layers, proposers and caches.
+
+Everything is a device tensor except what the host knows for certain (the bounds of prefill chunks); nothing here reads a
+tensor back. Row 0, page 0 and state slot 0 are dummies: inert rows point at them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+PAGE_SIZE = 64
+"""Tokens per page: also the grid of prefix hits, of chunk ends and of recurrent-state snapshots."""
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """One request's rows in a prefill forward: rows `offset : offset + num_tokens` are positions `start ...` of the request.
+
+    `snapshot_tokens` of the chunk (a boundary on the page grid; 0 for none) are followed by a copy of the recurrent state
+    into `snapshot_slot`. Up to two snapshots a chunk: (tokens, slot) pairs, in order of position.
+    """
+
+    offset: int
+    num_tokens: int
+    start: int
+    snapshots: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class StateBatch:
+    """Recurrent-state inputs of the B requests in a forward; absent for targets without such state.
+
+    slots:          int64 [B], live slot of each request
+    replay_rows:    int64 [B], leading rows of the slot's journal to apply before anything else (0 when none)
+    snapshot_rows:  int64 [B], rows of that replay after which a second state is written (0: none)
+    snapshot_slots: int64 [B], where it is written (0: the dummy)
+    """
+
+    slots: torch.Tensor
+    replay_rows: torch.Tensor
+    snapshot_rows: torch.Tensor
+    snapshot_slots: torch.Tensor
+
+
+@dataclass(frozen=True)
+class ForwardBatch:
+    """N token rows of B requests for one target forward.
+
+    A verify has `width` rows per request, N = B * width, row j of request b at position lengths[b] + j; `chunks` is empty.
+    A prefill has `width` 0 and one host-known `Chunk` per request.
+
+    ids:        int64 [N], token ids
+    positions:  int64 [N], rope positions
+    slots:      int64 [N], cache slot (page * PAGE_SIZE + offset) that each row's K/V go to; inert rows: the dummy page
+    active:     bool  [N], False for rows that must not route to experts nor write state
+    rows:       int64 [B], row of each request in per-request buffers (rings, histories); 0 is the dummy
+    page_table: int64 [B, P], pages of each request in order, padded with the dummy page
+    lengths:    int64 [B], tokens of each request in the cache before this forward
+    """
+
+    ids: torch.Tensor
+    positions: torch.Tensor
+    slots: torch.Tensor
+    active: torch.Tensor
+    rows: torch.Tensor
+    page_table: torch.Tensor
+    lengths: torch.Tensor
+    width: int
+    chunks: tuple[Chunk, ...] = ()
+    state: StateBatch | None = None

@@ -1,0 +1,46 @@
+"""K/V of the full-attention layers, and further per-token planes, in pages of 64 tokens.
+
+Layers write and read through `batch.slots` and `batch.page_table`; which page belongs to whom is the scheduler's business.
+Memory is zeroed once: a masked key weighs 0, and 0 times an uninitialised NaN would still be NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from paceline_runtime.batch import PAGE_SIZE
+from paceline_runtime.speculative.base import PlaneSpec
+
+
+class PageStore:
+    """The page tensors; page 0 is the dummy that inert rows write to.
+
+    keys, values: one [num_pages, PAGE_SIZE, num_kv_heads, head_dim] tensor per attention layer
+    planes:       name -> [num_pages, PAGE_SIZE, *shape]
+    """
+
+    def __init__(
+        self,
+        *,
+        num_pages: int,
+        num_layers: int,
+        num_kv_heads: int,
+        head_dim: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        planes: Sequence[PlaneSpec] = (),
+    ) -> None:
+        shape = (num_pages, PAGE_SIZE, num_kv_heads, head_dim)
+        self.num_pages = num_pages
+        self.keys = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(num_layers)]
+        self.values = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(num_layers)]
+        self.planes = {
+            plane.name: torch.zeros((num_pages, PAGE_SIZE, *plane.shape), dtype=plane.dtype, device=device)
+            for plane in planes
+        }
+
+    def memory_bytes(self) -> int:
+        """Bytes of all page tensors."""
+        return sum(tensor.nbytes for tensor in (*self.keys, *self.values, *self.planes.values()))

@@ -1,0 +1,27 @@
+"""Recurrent state of hybrid targets, addressed by slot; slot 0 is the dummy.
+
+The scheduler decides which slot is live, which holds a snapshot and when one is copied; models read and write slots
+through `StateBatch`. What a slot holds is the family's business.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class StatePool(Protocol):
+    """The state tensors of all slots."""
+
+    num_slots: int
+
+    def clear(self, slot: int) -> None:
+        """Make `slot` the state before the first token; its journal is empty."""
+        ...
+
+    def copy(self, source: int, target: int) -> None:
+        """Copy a snapshot into a live slot, or the reverse; journals are not copied (a snapshot has none)."""
+        ...
+
+    def memory_bytes(self) -> int:
+        """Bytes of all slots and journals."""
+        ...

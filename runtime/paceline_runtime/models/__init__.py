@@ -1,0 +1,1 @@
+"""Target models, one file a family. Public names only."""

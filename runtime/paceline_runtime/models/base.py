@@ -1,0 +1,66 @@
+"""What the engine asks of a target model. Implemented by the family modules, called by the executor and by proposers.
+
+Refuses to know about requests, sampling and speculation: rows in, hidden states and logits out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from paceline_runtime.batch import ForwardBatch
+from paceline_runtime.cache.pages import PageStore
+from paceline_runtime.cache.state import StatePool
+from paceline_runtime.speculative.base import FeatureSink
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """The sizes that caches, planner and proposers need.
+
+    `attention_layers` holds the layer indices that keep K/V, in order; their position in it is the index into the pages.
+    """
+
+    family: str
+    num_layers: int
+    attention_layers: tuple[int, ...]
+    hidden_size: int
+    num_kv_heads: int
+    head_dim: int
+    vocab_size: int
+    max_positions: int
+    eos_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class TargetMemory:
+    """The caches one target forward reads and writes."""
+
+    pages: PageStore
+    states: StatePool | None = None
+
+
+class TargetModel(Protocol):
+    """A loaded target."""
+
+    shape: ModelShape
+    dtype: torch.dtype
+    device: torch.device
+
+    def forward(self, batch: ForwardBatch, memory: TargetMemory, sink: FeatureSink | None = None) -> torch.Tensor:
+        """Run all layers over the batch's rows: [N, H], the final norm applied. Writes K/V (and state) of the rows."""
+        ...
+
+    def embed(self, ids: torch.Tensor) -> torch.Tensor:
+        """Input embeddings [..., H] of ids [...]; proposers share them."""
+        ...
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Logits [M, vocab_size] of normed hidden rows [M, H]; rows of a padded head are cut off. Proposers share them."""
+        ...
+
+    def memory_bytes(self) -> int:
+        """Bytes of weights held on the device."""
+        ...

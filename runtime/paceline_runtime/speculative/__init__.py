@@ -1,0 +1,1 @@
+"""Speculative decoding: proposers draft, the verify accepts or resamples. Public names only."""

@@ -1,0 +1,119 @@
+"""The contract between the engine and whatever drafts tokens.
+
+The executor calls a proposer during `launch`, where nothing may be read back to the host: all methods take and give
+device tensors. A proposer is told of every target row (prefill and verify alike), owns its state per request row and per
+page, and never decides what is committed. Which states survive a rejection: rows are addressed by position, so the next
+block overwrites what was rejected.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from paceline_runtime.batch import ForwardBatch
+
+
+@dataclass(frozen=True)
+class PlaneSpec:
+    """A per-token plane that a proposer keeps in the pages beside K/V: `shape` and `dtype` of one token's entry."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """Drafts of B requests, k tokens each.
+
+    tokens:     int64 [B, k]
+    candidates: int64 [B, k, C], ids that the draft's distribution q is supported on; None for a point mass on `tokens`
+    q:          float [B, k, C], their probabilities; rows of greedy requests are not read
+    num_tokens: int64 [B], how many leading drafts of each row to verify (0..k); None for all k
+    """
+
+    tokens: torch.Tensor
+    candidates: torch.Tensor | None = None
+    q: torch.Tensor | None = None
+    num_tokens: torch.Tensor | None = None
+
+
+@dataclass(frozen=True)
+class DraftInputs:
+    """What B requests give a proposer at the start of a step.
+
+    rows:        int64 [B], request rows; 0 is inert
+    pending:     int64 [B], last committed token of each, whose K/V do not exist yet (the block's anchor)
+    lengths:     int64 [B], position of the pending token = tokens in the cache
+    history:     int64 [R, max_len] over all request rows R: committed ids, history[row, lengths] is the pending token
+    page_table:  int64 [B, P]
+    temperature: float [B], 0 for greedy rows
+    seeds:       int64 [B], key of each row's random streams (seed and choice already mixed)
+    """
+
+    rows: torch.Tensor
+    pending: torch.Tensor
+    lengths: torch.Tensor
+    history: torch.Tensor
+    page_table: torch.Tensor
+    temperature: torch.Tensor
+    seeds: torch.Tensor
+
+
+class FeatureSink(Protocol):
+    """Receives the outputs of tapped layers during one target forward, residual added."""
+
+    def wants(self, layer: int) -> bool:
+        """Whether `layer_output` is to be called after this layer."""
+        ...
+
+    def layer_output(self, layer: int, hidden: torch.Tensor) -> None:
+        """Take the output [N, H] of one layer; called once per tapped layer, in order."""
+        ...
+
+
+class Proposer(Protocol):
+    """Drafts up to `num_steps` tokens per request and step.
+
+    Life of a request row: `on_restore` once its cached prefix is in the page table (length 0 included: the row is new),
+    `on_rows` after every target forward, `propose` before every verify, `on_release` when the row is given back.
+    """
+
+    name: str
+    num_steps: int
+
+    @property
+    def planes(self) -> tuple[PlaneSpec, ...]:
+        """Planes to allocate in the pages; the executor hands them over in `bind`."""
+        ...
+
+    def bind(self, planes: dict[str, torch.Tensor], num_rows: int) -> None:
+        """Take the allocated planes ([num_pages, PAGE_SIZE, *shape]) and allocate per-row state for rows 0..num_rows - 1."""
+        ...
+
+    def sink(self, batch: ForwardBatch) -> FeatureSink | None:
+        """A sink for the target forward of this batch, or None when no layer is tapped."""
+        ...
+
+    def on_rows(self, batch: ForwardBatch, sink: FeatureSink | None, hidden: torch.Tensor) -> None:
+        """After a target forward: keep what the rows give. `hidden` [N, H] is what goes to the head (final norm applied)."""
+        ...
+
+    def on_restore(self, row: int, pages: torch.Tensor, num_tokens: int) -> None:
+        """The request in `row` starts with `num_tokens` cached tokens in `pages` (int64 [P], device)."""
+        ...
+
+    def on_release(self, row: int) -> None:
+        """The request in `row` has ended or was preempted; the next one in this row must not see its state."""
+        ...
+
+    def propose(self, inputs: DraftInputs) -> Proposal:
+        """Draft `num_steps` tokens for each of the B requests."""
+        ...
+
+    def memory_bytes(self) -> int:
+        """Bytes of weights and per-row state it holds on the device, pages not counted."""
+        ...
