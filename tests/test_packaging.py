@@ -1,0 +1,76 @@
+"""What ships: one wheel with four packages, and a chart that speaks of the same version and the same CRDs."""
+
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from source_tree import PACKAGES, ROOT, package_files
+
+CHART = ROOT / "charts" / "paceline"
+CRDS = sorted((ROOT / "crds").glob("*.yaml"))
+
+
+@pytest.fixture(scope="module")
+def wheel_names(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Names of the files in a wheel built from this checkout, without network and without build isolation."""
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    (wheel,) = folder.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        return archive.namelist()
+
+
+@pytest.mark.xdist_group("packaging")
+def test_wheel_holds_exactly_the_four_packages(wheel_names: list[str]) -> None:
+    """Nothing else becomes importable on a user's machine."""
+    top = {name.split("/")[0] for name in wheel_names if ".dist-info/" not in name}
+
+    assert top == set(PACKAGES)
+
+
+@pytest.mark.xdist_group("packaging")
+def test_wheel_holds_every_module_and_the_license(wheel_names: list[str]) -> None:
+    """A module that is in the tree is in the wheel; types and license travel along."""
+    modules = {str(path.relative_to(root)) for name, root in PACKAGES.items() for path in package_files(name)}
+    typed = {f"{name}/py.typed" for name in PACKAGES}
+
+    assert modules | typed <= set(wheel_names)
+    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in wheel_names)
+
+
+def test_chart_and_project_have_one_version() -> None:
+    """`helm install` of this chart runs this version of the operator."""
+    if not (CHART / "Chart.yaml").exists():
+        pytest.skip("charts/paceline/Chart.yaml does not exist yet")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+    assert str(yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]) == project["version"]
+
+
+@pytest.mark.parametrize("crd", CRDS, ids=[path.name for path in CRDS])
+def test_chart_ships_the_crd_of_the_repository(crd: Path) -> None:
+    """crds/ is the source; the chart's copy, link or guarded template says the same."""
+    expected = yaml.safe_load(crd.read_text())
+    copies = [
+        found
+        for path in [*CHART.glob("crds/*.yaml"), *CHART.glob("files/**/*.yaml"), *CHART.glob("templates/**/*.yaml")]
+        if (found := _crd_without_template_lines(path))["metadata"].get("name") == expected["metadata"]["name"]
+    ]
+
+    assert copies, f"the chart holds no copy of {crd.name}"
+    assert [copy["spec"] for copy in copies] == [expected["spec"]] * len(copies)
+
+
+def _crd_without_template_lines(path: Path) -> dict[str, Any]:
+    """A chart file as YAML, lines with template actions left out; `{"metadata": {}}` when it holds no CRD."""
+    text = path.read_text()
+    if "kind: CustomResourceDefinition" not in text:
+        return {"metadata": {}}
+    return dict(yaml.safe_load("\n".join(line for line in text.splitlines() if "{{" not in line)))
