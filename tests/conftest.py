@@ -16,10 +16,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip `gpu` tests where torch sees no CUDA device (torch is imported only when such tests were selected)."""
     gpu_items = [item for item in items if item.get_closest_marker("gpu")]
     if gpu_items and not _has_cuda():
+        skip = pytest.mark.skip(reason="torch sees no CUDA device; run `make test-gpu` on a machine with one")
         for item in gpu_items:
-            item.add_marker(
-                pytest.mark.skip(reason="torch sees no CUDA device; run `make test-gpu` on a machine with one")
-            )
+            item.add_marker(skip)
 
 
 def _has_cuda() -> bool:

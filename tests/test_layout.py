@@ -12,8 +12,10 @@ MAX_LINES = 400
 
 def test_source_roots_and_test_folders_hold_no_init_file() -> None:
     """`operator/__init__.py` would shadow the standard library, and its cousins under tests/ do the same to pytest."""
-    roots = [ROOT / name / "__init__.py" for name in ("operator", "runtime", "kernels")]
-    stray = [path for path in [*roots, *(ROOT / "tests").rglob("__init__.py")] if path.exists()]
+    roots = [ROOT / name for name in ("operator", "runtime", "kernels", "tests")]
+    test_folders = [path for path in (ROOT / "tests").iterdir() if path.is_dir()]
+    nested = {path.parent for path in (ROOT / "tests").rglob("test_*.py")}
+    stray = [folder for folder in {*roots, *test_folders, *nested} if (folder / "__init__.py").exists()]
 
     assert stray == []
 

@@ -1,4 +1,4 @@
-"""The checkout as the guard tests see it: source roots, modules, and what their syntax trees hold (nothing is imported)."""
+"""The checkout as guard tests see it: source roots, modules, what their syntax trees hold. It imports none of them."""
 
 import ast
 from collections.abc import Iterator
