@@ -1,1 +1,1 @@
-"""Facts about checkpoints read from headers, the rules of compatibility, memory arithmetic. No torch, nothing of ours."""
+"""Facts about checkpoints from headers, the rules of compatibility, memory arithmetic. No torch, nothing of ours."""

@@ -1,0 +1,145 @@
+"""Ranged reads over HTTP(S) and of hub repositories: headers without downloading, within a budget. Stdlib only.
+
+Called by ``location.open_location``; the operator's inspect Job and webhook come through here. The hub's address comes
+from the caller (``HF_ENDPOINT``), never from this code.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from dataclasses import dataclass, field
+from email.message import Message
+from http.client import HTTPException, HTTPResponse
+from typing import IO
+
+from .errors import MetadataError, MissingFileError, SourceError
+from .source import check_range, safe_name
+
+_FIRST_READ_BYTES = 64 << 10
+
+
+@dataclass
+class Budget:
+    """What all reads of one inspection may cost together: bytes, and seconds until a monotonic deadline."""
+
+    max_bytes: int = 256 << 20
+    timeout_s: float = 60.0
+    _deadline: float = field(init=False)
+    _spent_bytes: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        self._deadline = time.monotonic() + self.timeout_s
+
+    def left_s(self, name: str) -> float:
+        """Seconds left, or SourceError."""
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise SourceError(name, f"not read within {self.timeout_s:g} s", "allow more time")
+        return left
+
+    def spend(self, name: str, num_bytes: int) -> None:
+        """Account for bytes before they are asked for."""
+        self._spent_bytes += num_bytes
+        if self._spent_bytes > self.max_bytes:
+            raise SourceError(name, f"headers need more than the {self.max_bytes} bytes allowed")
+
+
+class _SafeRedirect(urllib.request.HTTPRedirectHandler):
+    """Follows redirects within http(s) and drops the token when the host changes: hubs redirect to storage hosts."""
+
+    def redirect_request(
+        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Message, newurl: str
+    ) -> urllib.request.Request | None:
+        request = super().redirect_request(req, fp, code, msg, headers, newurl)  # type: ignore[arg-type]
+        old, new = urllib.parse.urlsplit(req.full_url), urllib.parse.urlsplit(newurl)
+        if new.scheme not in ("http", "https") or (old.scheme, new.scheme) == ("https", "http"):
+            raise SourceError(req.full_url, f"redirects to {new.scheme}://, which is not followed")
+        if request is not None and (old.scheme, old.netloc) != (new.scheme, new.netloc):
+            request.remove_header("Authorization")
+        return request
+
+
+@dataclass(frozen=True)
+class HttpFolder:
+    """Files under one base address. ``token`` is sent as a bearer token, to that address's host only."""
+
+    base_url: str
+    name: str
+    budget: Budget
+    token: str | None = field(default=None, repr=False)
+    timeout_s: float = 10.0
+
+    def open(self, name: str) -> HttpSource:
+        return HttpSource(self, safe_name(self.name, name))
+
+
+class HttpSource:
+    """One remote file. Opening it reads its first 64 KiB: the size comes with them, and most headers fit."""
+
+    def __init__(self, folder: HttpFolder, file: str) -> None:
+        self.name = f"{folder.name}/{file}"
+        self._folder, self._url = folder, f"{folder.base_url}/{urllib.parse.quote(file)}"
+        self._head, self.size_bytes = self._first()
+
+    def read(self, offset: int, length: int) -> bytes:
+        check_range(self, offset, length)
+        if length == 0 or offset + length <= len(self._head):
+            return self._head[offset : offset + length]
+        data, total = self._get(offset, length)
+        if len(data) != length or total != self.size_bytes:
+            raise SourceError(self.name, f"gave {len(data)} of {length} bytes at {offset}: it changed or broke off")
+        return data
+
+    def _first(self) -> tuple[bytes, int]:
+        data, total = self._get(0, _FIRST_READ_BYTES)
+        if len(data) != min(total, _FIRST_READ_BYTES):
+            raise SourceError(self.name, f"broke off after {len(data)} bytes")
+        return data, total
+
+    def _get(self, offset: int, length: int) -> tuple[bytes, int]:
+        """The bytes of one range and the file's whole size."""
+        folder = self._folder
+        folder.budget.spend(self.name, length)
+        headers = {"Range": f"bytes={offset}-{offset + length - 1}", "Accept-Encoding": "identity"}
+        if folder.token:
+            headers["Authorization"] = f"Bearer {folder.token}"
+        request = urllib.request.Request(self._url, headers=headers)
+        timeout_s = min(folder.timeout_s, folder.budget.left_s(self.name))
+        try:
+            with urllib.request.build_opener(_SafeRedirect).open(request, timeout=timeout_s) as response:
+                return self._bounded(response, length), self._total(response, length)
+        except urllib.error.HTTPError as error:
+            with error:
+                return self._refused(error)
+        except MetadataError:
+            raise
+        except (OSError, HTTPException, ValueError) as error:
+            raise SourceError(self.name, f"could not be reached: {getattr(error, 'reason', None) or error}") from error
+
+    def _bounded(self, response: HTTPResponse, length: int) -> bytes:
+        """At most ``length`` bytes, in pieces: a slow sender meets the budget, not just the socket's timeout."""
+        data = b""
+        while len(data) < length and (piece := response.read1(length - len(data))):
+            data += piece
+            self._folder.budget.left_s(self.name)
+        return data
+
+    def _total(self, response: HTTPResponse, length: int) -> int:
+        if response.status == 206 and (match := re.search(r"/(\d{1,18})$", response.headers.get("Content-Range", ""))):
+            return int(match[1])
+        size = response.headers.get("Content-Length", "")
+        if response.status == 200 and size.isdigit() and int(size) <= length:
+            return int(size)
+        raise SourceError(self.name, "its server does not answer ranged requests", "use a server that does")
+
+    def _refused(self, error: urllib.error.HTTPError) -> tuple[bytes, int]:
+        if error.code in (404, 410):
+            raise MissingFileError(self.name, "no such file")
+        if error.code == 416:
+            return b"", 0
+        remedy = "give a token that may read it" if error.code in (401, 403) else ""
+        raise SourceError(self.name, f"its server answered {error.code}", remedy)

@@ -1,0 +1,87 @@
+"""Where a checkpoint lives: a path, a ``.gguf`` file, ``https://...`` or ``hf://org/name[@revision][/file.gguf]``.
+
+Used by the CLI, the webhook and the inspect Job; returns the folder, and the file inside it for GGUF.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import urllib.parse
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from .errors import MetadataError, SourceError
+from .http_source import Budget, HttpFolder
+from .source import Folder, LocalFolder
+
+ENDPOINT_VARIABLE = "HF_ENDPOINT"
+TOKEN_VARIABLE = "HF_TOKEN"
+_HUB = re.compile(r"hf://(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w.-]+))?(?:/(?P<file>[\w.-]+\.gguf))?")
+
+
+@dataclass(frozen=True)
+class Location:
+    """A checkpoint's folder, and the GGUF file in it when the location names one."""
+
+    folder: Folder
+    gguf_file: str | None = None
+
+    @property
+    def name(self) -> str:
+        """How messages call it."""
+        return f"{self.folder.name}/{self.gguf_file}" if self.gguf_file else self.folder.name
+
+
+def open_location(
+    text: str,
+    *,
+    endpoint: str | None = None,
+    token: str | None = None,
+    budget: Budget | None = None,
+    environment: Mapping[str, str] = os.environ,
+) -> Location:
+    """Parse a location. Nothing is read yet, except that a local path must exist.
+
+    ``endpoint`` is the hub's base address and defaults to ``HF_ENDPOINT``; ``token`` defaults to ``HF_TOKEN`` and goes
+    to the hub only, never to a plain ``https://`` location.
+    """
+    if text.startswith("hf://"):
+        endpoint = endpoint or environment.get(ENDPOINT_VARIABLE)
+        return _hub(text, endpoint, token or environment.get(TOKEN_VARIABLE), budget or Budget())
+    if text.startswith(("https://", "http://")):
+        return _web(text, budget or Budget())
+    if "://" in text:
+        raise SourceError(text, "is neither a path nor hf:// nor https://")
+    path = Path(text)
+    if path.suffix == ".gguf":
+        return Location(LocalFolder(path.parent), path.name)
+    return Location(LocalFolder(path))
+
+
+def _hub(text: str, endpoint: str | None, token: str | None, budget: Budget) -> Location:
+    match = _HUB.fullmatch(text)
+    if match is None or ".." in text:
+        raise SourceError(text, "is not hf://org/name[@revision][/file.gguf]")
+    if not endpoint:
+        raise SourceError(
+            text, "has no hub to be read from", f"set {ENDPOINT_VARIABLE} to the hub's address, https://..."
+        )
+    if urllib.parse.urlsplit(endpoint).scheme not in ("http", "https"):
+        raise MetadataError(ENDPOINT_VARIABLE, f"{endpoint!r} is not an http(s) address")
+    revision = urllib.parse.quote(match["revision"] or "main", safe="")
+    base_url = f"{endpoint.rstrip('/')}/{match['repo']}/resolve/{revision}"
+    name = text.removesuffix(f"/{match['file']}") if match["file"] else text
+    return Location(HttpFolder(base_url, name, budget, token), match["file"])
+
+
+def _web(text: str, budget: Budget) -> Location:
+    parts = urllib.parse.urlsplit(text)
+    if not parts.netloc or parts.query or parts.fragment or parts.username:
+        raise SourceError(text.split("?")[0], "must be a plain address without query, fragment or user")
+    base = text.rstrip("/")
+    if base.endswith(".gguf"):
+        base, _, file = base.rpartition("/")
+        return Location(HttpFolder(base, base, budget), urllib.parse.unquote(file))
+    return Location(HttpFolder(base, base, budget))

@@ -1,0 +1,37 @@
+"""One tensor as a header describes it, whichever the format. Loaders read its bytes; this package never does."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """Name, type and place of one tensor.
+
+    ``dtype`` is the safetensors name (``BF16``) or the ggml name (``Q4_K``); ``shape`` has the slowest dimension
+    first, as torch counts; ``offset`` is absolute in ``file``, both in bytes.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    file: str
+    offset: int
+    num_bytes: int
+
+    @property
+    def num_elements(self) -> int:
+        """Values, not bytes: quantized blocks count their 32 or 256 values."""
+        return math.prod(self.shape)
+
+
+def describe_overlap(tensors: list[TensorInfo]) -> str | None:
+    """Name the first two tensors of one file that claim the same bytes, or None."""
+    ordered = sorted((t for t in tensors if t.num_bytes), key=lambda t: (t.offset, t.num_bytes))
+    for left, right in pairwise(ordered):
+        if left.offset + left.num_bytes > right.offset:
+            return f"tensors {left.name!r} and {right.name!r} overlap at byte {right.offset}"
+    return None
