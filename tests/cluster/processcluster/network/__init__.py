@@ -1,0 +1,1 @@
+"""What kube-proxy, cluster DNS and an ingress would do: forwarders, a resolver, and the gate into the namespace."""
