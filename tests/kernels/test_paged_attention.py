@@ -1,0 +1,76 @@
+"""Paged attention, reference and Triton kernel, against a dense oracle."""
+
+import math
+
+import pytest
+import torch
+
+from paceline_kernels.paged_attention import prefill_attention, prefill_bias, verify_attention, write_pages
+
+PAGE = 64
+
+
+def dense_attention(q, k, v, start, scale):
+    """Rows q [T, Hq, D] at positions start... over k, v [L, Hkv, D], one score at a time in float64."""
+    group = q.shape[1] // k.shape[1]
+    k, v = (x.double().repeat_interleave(group, 1) for x in (k, v))
+    scores = torch.einsum("thd,lhd->htl", q.double(), k) * scale
+    hidden = torch.arange(k.shape[0]) > (start + torch.arange(q.shape[0]))[:, None]
+    weights = scores.masked_fill(hidden, -math.inf).softmax(-1)
+    return torch.einsum("htl,lhd->thd", weights, v)
+
+
+def paged(lengths, width, heads, kv_heads, dim, dtype, seed=0):
+    """Requests of the given lengths with `width` rows more, in shuffled pages whose unused slots hold NaN."""
+    torch.manual_seed(seed)
+    needed = [-(-(length + width) // PAGE) for length in lengths]
+    num_pages = 1 + sum(needed)
+    keys, values = (torch.full((num_pages, PAGE, kv_heads, dim), math.nan, dtype=dtype) for _ in range(2))
+    order = iter((torch.randperm(num_pages - 1) + 1).tolist())
+    table = torch.zeros(len(lengths), max(needed), dtype=torch.int64)
+    requests = []
+    for row, (length, count) in enumerate(zip(lengths, needed, strict=True)):
+        table[row, :count] = torch.tensor([next(order) for _ in range(count)])
+        k, v = (torch.randn(length + width, kv_heads, dim, dtype=dtype) for _ in range(2))
+        positions = torch.arange(length + width)
+        write_pages(keys, values, table[row, positions // PAGE] * PAGE + positions % PAGE, k, v)
+        requests.append((k, v))
+    q = torch.randn(len(lengths), width, heads, dim, dtype=dtype)
+    return q, keys, values, table, torch.tensor(lengths), requests
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("width,heads,kv_heads", [(1, 4, 4), (1, 6, 2), (4, 6, 2), (8, 9, 3)])
+def test_each_verify_row_sees_its_own_request_up_to_itself(dtype, width, heads, kv_heads):
+    lengths = [0, 5, 63, 64, 130]
+    q, keys, values, table, device_lengths, requests = paged(lengths, width, heads, kv_heads, 16, dtype)
+    out = verify_attention(q, keys, values, table, device_lengths, 0.3)
+    for row, (k, v) in enumerate(requests):
+        expected = dense_attention(q[row], k, v, lengths[row], 0.3)
+        torch.testing.assert_close(out[row].double(), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_an_inert_row_on_a_dummy_page_of_nan_leaves_the_others_alone():
+    q, keys, values, table, lengths, (request,) = paged([70], 2, 4, 2, 16, torch.float64)
+    q, table, lengths = q.repeat(2, 1, 1, 1), torch.cat([table, torch.zeros_like(table)]), torch.tensor([70, 0])
+    out = verify_attention(q, keys, values, table, lengths, 0.25)
+    torch.testing.assert_close(out[0], dense_attention(q[0], *request, 70, 0.25))
+
+
+@pytest.mark.parametrize("start,num_tokens", [(0, 1), (0, 70), (64, 1), (64, 64), (128, 37)])
+def test_a_prefill_chunk_sees_the_cached_prefix_and_itself(start, num_tokens):
+    q, keys, values, table, _, (request,) = paged([start], num_tokens, 6, 2, 16, torch.float64)
+    padded = torch.cat([table[0], torch.zeros(3, dtype=torch.int64)])
+    out = prefill_attention(q[0], keys, values, padded, start, 0.25)
+    torch.testing.assert_close(out, dense_attention(q[0], *request, start, 0.25))
+    shared = prefill_bias(num_tokens, start, torch.float64, q.device)
+    assert torch.equal(prefill_attention(q[0], keys, values, padded, start, 0.25, bias=shared), out)
+
+
+def test_write_pages_touches_only_the_named_slots():
+    keys, values = torch.zeros(3, PAGE, 2, 4), torch.zeros(3, PAGE, 2, 4)
+    k, v = torch.randn(2, 2, 4), torch.randn(2, 2, 4)
+    write_pages(keys, values, torch.tensor([PAGE + 3, 2 * PAGE]), k, v)
+    assert torch.equal(keys[1, 3], k[0])
+    assert torch.equal(values[2, 0], v[1])
+    assert int((keys != 0).any(-1).any(-1).sum()) == 2
