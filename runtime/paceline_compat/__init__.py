@@ -1,1 +1,34 @@
 """Facts about checkpoints from headers, the rules of compatibility, memory arithmetic. No torch, nothing of ours."""
+
+from .checkpoint import draft_facts, read_draft, read_target, target_facts
+from .errors import MetadataError, MissingFileError, SourceError
+from .facts import DraftFacts, GdnFacts, MoeFacts, RopeFacts, TargetFacts
+from .inspection import check_locations
+from .location import Location, open_location
+from .pair import Options
+from .rules import RULES, Rule, check
+from .verdict import Problem, Verdict
+
+__all__ = [
+    "RULES",
+    "DraftFacts",
+    "GdnFacts",
+    "Location",
+    "MetadataError",
+    "MissingFileError",
+    "MoeFacts",
+    "Options",
+    "Problem",
+    "RopeFacts",
+    "Rule",
+    "SourceError",
+    "TargetFacts",
+    "Verdict",
+    "check",
+    "check_locations",
+    "draft_facts",
+    "open_location",
+    "read_draft",
+    "read_target",
+    "target_facts",
+]

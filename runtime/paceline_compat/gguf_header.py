@@ -231,9 +231,7 @@ def _place(cursor: Cursor, entry: _Entry, data_offset: int, alignment: int) -> T
     if min(entry.shape) < 1:
         raise cursor.error(f"tensor {name!r} has an empty shape {list(entry.shape)}")
     if row % kind.block_size:
-        raise cursor.error(
-            f"tensor {name!r} has rows of {row} values, not whole {kind.name} blocks of {kind.block_size}"
-        )
+        raise cursor.error(f"tensor {name!r} has rows of {row} values, not whole {kind.name} blocks of {kind.block_size}")
     if entry.offset % alignment:
         raise cursor.error(f"tensor {name!r} at offset {entry.offset} is not aligned to {alignment} bytes")
     num_bytes = kind.block_bytes

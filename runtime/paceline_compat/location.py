@@ -65,9 +65,7 @@ def _hub(text: str, endpoint: str | None, token: str | None, budget: Budget) -> 
     if match is None or ".." in text:
         raise SourceError(text, "is not hf://org/name[@revision][/file.gguf]")
     if not endpoint:
-        raise SourceError(
-            text, "has no hub to be read from", f"set {ENDPOINT_VARIABLE} to the hub's address, https://..."
-        )
+        raise SourceError(text, "has no hub to be read from", f"set {ENDPOINT_VARIABLE} to the hub's address, https://...")
     if urllib.parse.urlsplit(endpoint).scheme not in ("http", "https"):
         raise MetadataError(ENDPOINT_VARIABLE, f"{endpoint!r} is not an http(s) address")
     revision = urllib.parse.quote(match["revision"] or "main", safe="")

@@ -13,7 +13,7 @@ import msgspec
 
 from .errors import MetadataError
 from .source import Folder, Source, find, read_all, safe_name
-from .tensors import TensorInfo, describe_overlap
+from .tensors import TensorInfo, describe_overlap, name_some
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
@@ -133,7 +133,7 @@ def _read_sharded(folder: Folder, index: Source) -> dict[str, TensorInfo]:
     for shard in sorted(set(weight_map.values())):
         found |= _read_shard(folder, index, shard, weight_map)
     if lost := [name for name in weight_map if name not in found]:
-        raise MetadataError(index.name, f"names tensors that no shard holds: {_some(lost)}")
+        raise MetadataError(index.name, f"names tensors that no shard holds: {name_some(lost)}")
     return found
 
 
@@ -145,9 +145,5 @@ def _read_shard(folder: Folder, index: Source, shard: str, weight_map: dict[str,
         raise MetadataError(folder.name, f"shard {shard!r} is missing", "download the checkpoint again")
     tensors = read_header(source).tensors
     if strays := [name for name in tensors if weight_map.get(name) != shard]:
-        raise MetadataError(index.name, f"does not place in {shard!r} what that file holds: {_some(strays)}")
+        raise MetadataError(index.name, f"does not place in {shard!r} what that file holds: {name_some(strays)}")
     return tensors
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

@@ -111,9 +111,7 @@ class LocalFolder:
 def check_range(source: Source, offset: int, length: int) -> None:
     """Refuse a range outside the file before anything is allocated for it."""
     if offset < 0 or length < 0 or offset + length > source.size_bytes:
-        raise SourceError(
-            source.name, f"bytes {offset} to {offset + length} lie outside the file's {source.size_bytes} bytes"
-        )
+        raise SourceError(source.name, f"bytes {offset} to {offset + length} lie outside the file's {source.size_bytes} bytes")
 
 
 def safe_name(folder: str, name: str) -> str:

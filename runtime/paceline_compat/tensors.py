@@ -35,3 +35,8 @@ def describe_overlap(tensors: list[TensorInfo]) -> str | None:
         if left.offset + left.num_bytes > right.offset:
             return f"tensors {left.name!r} and {right.name!r} overlap at byte {right.offset}"
     return None
+
+
+def name_some(names: list[str]) -> str:
+    """The first few names of a list that may be long."""
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")

@@ -159,7 +159,7 @@ def test_lying_sizes_in_a_huge_file_take_no_memory(tmp_path: Path):
     path = tmp_path / "huge.gguf"
     lies = GgufFile().add("k", 9, struct.pack("<IQ", 4, 1 << 22))
     liars = [lies, GgufFile().add("k", 8, struct.pack("<Q", 1 << 24)), GgufFile(num_keys=1 << 16)]
-    liars.append(GgufFile().add("k", 9, struct.pack("<IQQ", 8, 1 << 22, 1 << 23)))
+    liars.append(GgufFile().add("k", 9, struct.pack("<IQQ", 8, 1 << 12, 1 << 23)))
     for liar in liars:
         with path.open("wb") as file:
             file.write(liar.header())

@@ -45,9 +45,7 @@ def test_a_file_of_the_safetensors_package_reads_back(tmp_path: Path):
     import numpy as np
     from safetensors.numpy import save_file
 
-    save_file(
-        {"x": np.arange(6, dtype=np.float32).reshape(2, 3), "y": np.ones(2, dtype=np.int64)}, tmp_path / "r.safetensors"
-    )
+    save_file({"x": np.arange(6, dtype=np.float32).reshape(2, 3), "y": np.ones(2, dtype=np.int64)}, tmp_path / "r.safetensors")
     source = LocalSource(tmp_path / "r.safetensors")
     info = reader.read_header(source).tensors["x"]
     assert info.shape == (2, 3)

@@ -1,0 +1,234 @@
+"""A checkpoint's location -> its facts, by reading config and headers only. The way in for the CLI and the operator.
+
+GGUF targets are read by ``gguf_checkpoint``. Nothing here judges: a wrong type is an error that names the field, a
+value that does not fit is kept for the rules.
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Mapping
+from typing import Any
+
+from . import safetensors_header
+from .draft_tensors import canonical_name
+from .errors import MetadataError
+from .facts import (
+    FLOAT_DTYPES,
+    FULL_ATTENTION,
+    LINEAR_ATTENTION,
+    DraftFacts,
+    GdnFacts,
+    MoeFacts,
+    TargetFacts,
+    main_dtype,
+)
+from .families import FAMILY_OF_ARCHITECTURE, HYBRID_FAMILIES, MOE_FAMILIES
+from .fields import MAX_LAYERS, Fields, read_json
+from .gguf_checkpoint import read_gguf_target
+from .location import Location, open_location
+from .rope_fields import read_rope
+from .source import Folder, find
+from .tensors import TensorInfo
+
+CONFIG_FILE = "config.json"
+
+
+def read_target(where: str | Location) -> TargetFacts:
+    """Facts of a target: a safetensors folder or a GGUF file. Raises MetadataError (SourceError: out of reach)."""
+    location = open_location(where) if isinstance(where, str) else where
+    if location.gguf_file is not None:
+        return read_gguf_target(location.folder.open(location.gguf_file))
+    folder = location.folder
+    config = _read_config(folder)
+    return target_facts(
+        folder.name,
+        config,
+        safetensors_header.read_folder(folder),
+        eos_token_ids=_generation_eos(folder),
+        quantization="modelopt" if find(folder, "hf_quant_config.json") else None,
+    )
+
+
+def read_draft(where: str | Location) -> DraftFacts:
+    """Facts of a draft: a safetensors folder. Raises MetadataError (SourceError: out of reach)."""
+    location = open_location(where) if isinstance(where, str) else where
+    if location.gguf_file is not None:
+        raise MetadataError(location.name, "is a GGUF draft", "use the draft's safetensors checkpoint")
+    folder = location.folder
+    return draft_facts(folder.name, _read_config(folder), safetensors_header.read_folder(folder))
+
+
+def target_facts(
+    name: str,
+    config: Mapping[str, Any],
+    tensors: Mapping[str, TensorInfo],
+    eos_token_ids: tuple[int, ...] = (),
+    quantization: str | None = None,
+) -> TargetFacts:
+    """Facts from a parsed ``config.json`` and tensor table. Multimodal configs nest the text part in ``text_config``."""
+    top = Fields(f"{name}/{CONFIG_FILE}", config)
+    text = top.mapping("text_config") or {}
+    fields = Fields(top.source, ChainMap(text, dict(config)))
+    architecture = _architecture(top)
+    family = FAMILY_OF_ARCHITECTURE.get(architecture)
+    num_layers, num_heads = fields.size("num_hidden_layers", maximum=MAX_LAYERS), fields.size("num_attention_heads")
+    hidden_size, vocab_size = fields.size("hidden_size"), fields.size("vocab_size")
+    facts = TargetFacts(
+        name=name,
+        format="safetensors",
+        architecture=architecture,
+        family=family,
+        num_layers=num_layers,
+        layer_types=_layer_types(fields, family, num_layers),
+        hidden_size=hidden_size,
+        intermediate_size=fields.size("intermediate_size", 0 if family in MOE_FAMILIES else None),
+        num_heads=num_heads,
+        num_kv_heads=fields.size("num_key_value_heads", num_heads),
+        head_dim=fields.size("head_dim", hidden_size // max(num_heads, 1)),
+        vocab_size=vocab_size,
+        head_rows=_head_rows(tensors, vocab_size),
+        max_positions=fields.size("max_position_embeddings"),
+        tie_word_embeddings=bool(fields.optional_flag("tie_word_embeddings")),
+        rms_norm_eps=fields.number("rms_norm_eps", 1e-6),
+        rope=read_rope(fields, 0.25 if family in HYBRID_FAMILIES else 1.0),
+        gdn=_gdn(fields) if family in HYBRID_FAMILIES else None,
+        moe=_moe(fields) if family in MOE_FAMILIES else None,
+        num_mtp_layers=_num_mtp_layers(fields, tensors),
+        eos_token_ids=tuple(sorted({*(fields.integers("eos_token_id") or ()), *eos_token_ids})),
+        quantization=_quantization(fields, tensors) or quantization,
+        dtype=main_dtype(tensors),
+        is_multimodal=bool(text) and "vision_config" in config,
+        tensors=tensors,
+    )
+    if family is not None:  # an unknown architecture is refused by name, whatever its fields look like
+        top.problems += fields.problems
+        top.finish()
+    return facts
+
+
+def draft_facts(name: str, config: Mapping[str, Any], tensors: Mapping[str, TensorInfo]) -> DraftFacts:
+    """Facts from a parsed ``config.json`` and tensor table; ``dflash_config`` wins over the top level."""
+    top = Fields(f"{name}/{CONFIG_FILE}", config)
+    fields = Fields(top.source, ChainMap(top.mapping("dflash_config") or {}, dict(config)))
+    num_heads, hidden_size = fields.size("num_attention_heads"), fields.size("hidden_size")
+    facts = DraftFacts(
+        name=name,
+        architecture=_architecture(top),
+        num_layers=fields.size("num_hidden_layers", maximum=MAX_LAYERS),
+        hidden_size=hidden_size,
+        intermediate_size=fields.size("intermediate_size"),
+        num_heads=num_heads,
+        num_kv_heads=fields.size("num_key_value_heads", num_heads),
+        head_dim=fields.size("head_dim", hidden_size // max(num_heads, 1)),
+        vocab_size=fields.size("vocab_size"),
+        max_positions=fields.optional_integer("max_position_embeddings"),
+        rms_norm_eps=fields.number("rms_norm_eps", 1e-6),
+        rope=read_rope(fields),
+        layer_types=fields.strings("layer_types"),
+        sliding_window=fields.optional_integer("sliding_window"),
+        is_causal=fields.optional_flag("is_causal"),
+        block_size=fields.optional_integer("block_size"),
+        mask_token_id=fields.optional_integer("mask_token_id"),
+        target_layer_ids=fields.integers("target_layer_ids"),
+        num_target_layers=fields.optional_integer("num_target_layers"),
+        conv_kernel_size=fields.optional_integer("conv_kernel_size"),
+        conv_group_size=fields.optional_integer("conv_group_size"),
+        selector_rank=fields.optional_integer("selector_rank"),
+        selector_top_k=fields.optional_integer("selector_top_k"),
+        output_multiplier=fields.optional_number("output_multiplier"),
+        input_embedding_scale=fields.optional_number("input_embedding_scale"),
+        final_logit_softcapping=fields.optional_number("final_logit_softcapping"),
+        hidden_act=fields.text("hidden_act", "silu"),
+        attention_bias=bool(fields.optional_flag("attention_bias")),
+        use_gemma_norm=bool(fields.optional_flag("use_gemma_norm")),
+        quantization=_quantization(fields, tensors),
+        config_dtype=_config_dtype(fields),
+        dtype=main_dtype(tensors),
+        tensors=_canonical(name, tensors),
+    )
+    fields.problems += top.problems
+    fields.finish()
+    return facts
+
+
+def _read_config(folder: Folder) -> dict[str, Any]:
+    source = find(folder, CONFIG_FILE)
+    if source is None:
+        raise MetadataError(folder.name, f"holds no {CONFIG_FILE}", "name a Hugging Face checkpoint folder or a .gguf file")
+    return read_json(source)
+
+
+def _generation_eos(folder: Folder) -> tuple[int, ...]:
+    source = find(folder, "generation_config.json")
+    if source is None:
+        return ()
+    fields = Fields(source.name, read_json(source))
+    ids = fields.integers("eos_token_id") or ()
+    fields.finish()
+    return ids
+
+
+def _architecture(fields: Fields) -> str:
+    names = fields.strings("architectures") or ()
+    return names[0] if len(names) == 1 else f"[{', '.join(names)}]"
+
+
+def _layer_types(fields: Fields, family: str | None, num_layers: int) -> tuple[str, ...]:
+    stated = fields.strings("layer_types")
+    if stated is not None:
+        return stated
+    interval = fields.size("full_attention_interval", 4) if family in HYBRID_FAMILIES else 1
+    return tuple(LINEAR_ATTENTION if (i + 1) % max(interval, 1) else FULL_ATTENTION for i in range(num_layers))
+
+
+def _gdn(fields: Fields) -> GdnFacts:
+    return GdnFacts(
+        num_key_heads=fields.size("linear_num_key_heads"),
+        num_value_heads=fields.size("linear_num_value_heads"),
+        key_head_dim=fields.size("linear_key_head_dim"),
+        value_head_dim=fields.size("linear_value_head_dim"),
+        conv_kernel_size=fields.size("linear_conv_kernel_dim", 4),
+    )
+
+
+def _moe(fields: Fields) -> MoeFacts:
+    return MoeFacts(
+        num_experts=fields.size("num_experts"),
+        num_experts_per_token=fields.size("num_experts_per_tok"),
+        intermediate_size=fields.size("moe_intermediate_size"),
+        shared_intermediate_size=fields.size("shared_expert_intermediate_size"),
+    )
+
+
+def _num_mtp_layers(fields: Fields, tensors: Mapping[str, TensorInfo]) -> int:
+    """Declared MTP layers, or 0 when the weights were left out: many conversions drop them and keep the config."""
+    declared = fields.optional_integer("mtp_num_hidden_layers") or 0
+    present = any(name.startswith(("mtp.", "model.mtp.")) for name in tensors)
+    return max(declared, 1) if present else 0
+
+
+def _head_rows(tensors: Mapping[str, TensorInfo], vocab_size: int) -> int:
+    for name in ("lm_head.weight", "model.embed_tokens.weight", "model.language_model.embed_tokens.weight"):
+        if name in tensors and tensors[name].shape:
+            return tensors[name].shape[0]
+    return vocab_size
+
+
+def _quantization(fields: Fields, tensors: Mapping[str, TensorInfo]) -> str | None:
+    """The quantization a config names, or the packed dtype found where it names none."""
+    if (config := fields.mapping("quantization_config")) is not None:
+        return str(config.get("quant_method") or config.get("quant_algo") or "unnamed")
+    packed = sorted({t.dtype for n, t in tensors.items() if n.endswith("weight") and t.dtype not in FLOAT_DTYPES})
+    return packed[0] if packed else None
+
+
+def _config_dtype(fields: Fields) -> str | None:
+    return fields.text("torch_dtype", "") or fields.text("dtype", "") or None
+
+
+def _canonical(name: str, tensors: Mapping[str, TensorInfo]) -> dict[str, TensorInfo]:
+    out = {canonical_name(spelled): info for spelled, info in tensors.items()}
+    if len(out) != len(tensors):
+        raise MetadataError(name, "holds the same draft tensor under two spellings")
+    return out

@@ -1,0 +1,38 @@
+"""Architecture names and the families they belong to. The runtime's model registry has one model per served family."""
+
+from __future__ import annotations
+
+FAMILY_OF_ARCHITECTURE = {
+    "LlamaForCausalLM": "llama",
+    "Qwen3ForCausalLM": "qwen3",
+    "Qwen3_5ForCausalLM": "qwen3_5",
+    "Qwen3_5ForConditionalGeneration": "qwen3_5",
+    "Qwen3_5MoeForCausalLM": "qwen3_5_moe",
+    "Qwen3_5MoeForConditionalGeneration": "qwen3_5_moe",
+    "Qwen4ExpForCausalLM": "qwen4_exp",
+    "Qwen4ExpForConditionalGeneration": "qwen4_exp",
+}
+
+FAMILY_OF_GGUF_ARCHITECTURE = {
+    "llama": "llama",
+    "qwen3": "qwen3",
+    "qwen35": "qwen3_5",
+    "qwen35moe": "qwen3_5_moe",
+    "qwen4exp": "qwen4_exp",
+}
+
+SERVED_FAMILIES = ("llama", "qwen3", "qwen3_5", "qwen3_5_moe")
+HYBRID_FAMILIES = ("qwen3_5", "qwen3_5_moe", "qwen4_exp")
+MOE_FAMILIES = ("qwen3_5_moe", "qwen4_exp")
+
+SERVED_GGUF_ARCHITECTURES = ("llama",)
+"""GGUF architectures whose converter's transforms the loader undoes; the others are known, and refused by name."""
+
+SERVED_GGML_TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q5_K", "Q6_K")
+
+SERVED_ROPES = {
+    "llama": ("default", "linear", "llama3"),
+    "qwen3": ("default", "linear", "yarn"),
+    "qwen3_5": ("default",),
+    "qwen3_5_moe": ("default",),
+}

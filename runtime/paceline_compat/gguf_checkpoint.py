@@ -1,0 +1,154 @@
+"""A GGUF header -> target facts. Called by ``checkpoint``.
+
+Key names: the GGUF format page and the converters of llama.cpp. ``block_count`` includes MTP layers there.
+"""
+
+from __future__ import annotations
+
+from .errors import MetadataError
+from .facts import FULL_ATTENTION, LINEAR_ATTENTION, GdnFacts, MoeFacts, RopeFacts, TargetFacts, main_dtype
+from .families import FAMILY_OF_GGUF_ARCHITECTURE, HYBRID_FAMILIES, MOE_FAMILIES
+from .fields import MAX_LAYERS
+from .ggml_types import BY_NAME
+from .gguf_header import GgufArray, GgufHeader, read_header
+from .source import Source
+from .tensors import TensorInfo
+
+
+class _Keys:
+    """The header's keys under its architecture's prefix; absent sizes of an unknown architecture read as 0."""
+
+    def __init__(self, header: GgufHeader) -> None:
+        self.header = header
+        self.architecture = header.require("general.architecture", str)
+        self.family = FAMILY_OF_GGUF_ARCHITECTURE.get(self.architecture)
+
+    def size(self, key: str, default: int | None = None) -> int:
+        name = f"{self.architecture}.{key}"
+        value = self.header.get(name, int, default if self.family else default or 0)
+        if value is None:
+            raise MetadataError(self.header.source.name, f"metadata key {name!r} is missing")
+        if value < (1 if self.family and default != 0 else 0):
+            raise MetadataError(self.header.source.name, f"metadata key {name!r} is {value}, not a positive integer")
+        return value
+
+    def number(self, key: str, default: float) -> float:
+        value = self.header.get(f"{self.architecture}.{key}", float, default)
+        if value is None or not 0 < value < float("inf"):
+            raise MetadataError(self.header.source.name, f"metadata key '{self.architecture}.{key}' is {value}")
+        return value
+
+    def per_layer_size(self, key: str, default: int | None = None) -> int:
+        """A size that some converters write as one number per layer; zeros there stand for layers without it."""
+        if self.family is None:
+            return 0
+        if not isinstance(self.header.metadata.get(f"{self.architecture}.{key}"), GgufArray):
+            return self.size(key, default)
+        values = {int(v) for v in self.header.numbers(f"{self.architecture}.{key}")} - {0}
+        if len(values) != 1:
+            raise MetadataError(self.header.source.name, f"metadata key '{self.architecture}.{key}' differs by layer")
+        return values.pop()
+
+
+def read_gguf_target(source: Source) -> TargetFacts:
+    """Facts of a GGUF model file. Raises MetadataError naming the key that is missing or wrong."""
+    header = read_header(source)
+    keys = _Keys(header)
+    num_mtp = keys.size("nextn_predict_layers", 0)
+    num_layers = keys.size("block_count") - num_mtp
+    if num_layers > MAX_LAYERS or (keys.family and num_layers < 1):
+        raise MetadataError(source.name, f"metadata key '{keys.architecture}.block_count' leaves {num_layers} layers")
+    num_heads, hidden_size = keys.per_layer_size("attention.head_count"), keys.size("embedding_length")
+    head_dim = keys.size("attention.key_length", hidden_size // max(num_heads, 1))
+    head = header.tensors.get("output.weight") or header.tensors.get("token_embd.weight")
+    vocab_size = _vocab_size(keys, head)
+    return TargetFacts(
+        name=source.name,
+        format="gguf",
+        architecture=keys.architecture,
+        family=keys.family,
+        num_layers=num_layers,
+        layer_types=_layer_types(keys, num_layers),
+        hidden_size=hidden_size,
+        intermediate_size=keys.per_layer_size("feed_forward_length", 0 if keys.family in MOE_FAMILIES else None),
+        num_heads=num_heads,
+        num_kv_heads=keys.per_layer_size("attention.head_count_kv", num_heads),
+        head_dim=head_dim,
+        vocab_size=vocab_size,
+        head_rows=head.shape[0] if head else vocab_size,
+        max_positions=keys.size("context_length"),
+        tie_word_embeddings="output.weight" not in header.tensors,
+        rms_norm_eps=keys.number("attention.layer_norm_rms_epsilon", 1e-6),
+        rope=_rope(keys, head_dim),
+        gdn=_gdn(keys) if keys.family in HYBRID_FAMILIES else None,
+        moe=_moe(keys) if keys.family in MOE_FAMILIES else None,
+        num_mtp_layers=num_mtp if any(".nextn." in name for name in header.tensors) else 0,
+        eos_token_ids=_eos(header),
+        quantization=_quantization(header.tensors),
+        dtype=main_dtype(header.tensors),
+        num_splits=header.split_count,
+        tensors=header.tensors,
+    )
+
+
+def _vocab_size(keys: _Keys, head: TensorInfo | None) -> int:
+    """The embedding's rows, which is what every other number must agree with; the key where there is no tensor."""
+    tokens = keys.header.metadata.get("tokenizer.ggml.tokens")
+    if head is not None:
+        return head.shape[0]
+    return tokens.count if isinstance(tokens, GgufArray) else keys.size("vocab_size", 0)
+
+
+def _layer_types(keys: _Keys, num_layers: int) -> tuple[str, ...]:
+    if keys.family not in HYBRID_FAMILIES:
+        return (FULL_ATTENTION,) * max(num_layers, 0)
+    if f"{keys.architecture}.attention.recurrent_layers" in keys.header.metadata:
+        flags = keys.header.numbers(f"{keys.architecture}.attention.recurrent_layers")[:num_layers]
+    else:
+        interval = keys.size("full_attention_interval", 4)
+        flags = [bool((i + 1) % interval) for i in range(num_layers)]
+    return tuple(LINEAR_ATTENTION if flag else FULL_ATTENTION for flag in flags)
+
+
+def _rope(keys: _Keys, head_dim: int) -> RopeFacts:
+    """GGUF names the scaling; llama 3's is not named but carried as a tensor of divisors."""
+    scaling = keys.header.get(f"{keys.architecture}.rope.scaling.type", str, "none") or "none"
+    kind = "default" if scaling == "none" else scaling
+    if "rope_freqs.weight" in keys.header.tensors:
+        kind = "llama3"
+    fraction = keys.size("rope.dimension_count", head_dim) / max(head_dim, 1)
+    prefix = f"{keys.architecture}.rope."
+    own = {k.removeprefix(prefix): v for k, v in keys.header.metadata.items() if k.startswith(prefix)}
+    is_neox = keys.architecture != "llama"
+    return RopeFacts(kind, keys.number("rope.freq_base", 10_000.0), fraction, is_neox, own)
+
+
+def _gdn(keys: _Keys) -> GdnFacts:
+    num_value_heads = keys.size("ssm.time_step_rank")
+    return GdnFacts(
+        num_key_heads=keys.size("ssm.group_count"),
+        num_value_heads=num_value_heads,
+        key_head_dim=keys.size("ssm.state_size"),
+        value_head_dim=keys.size("ssm.inner_size") // num_value_heads,
+        conv_kernel_size=keys.size("ssm.conv_kernel"),
+    )
+
+
+def _moe(keys: _Keys) -> MoeFacts:
+    return MoeFacts(
+        num_experts=keys.size("expert_count"),
+        num_experts_per_token=keys.size("expert_used_count"),
+        intermediate_size=keys.size("expert_feed_forward_length"),
+        shared_intermediate_size=keys.size("expert_shared_feed_forward_length", 0),
+    )
+
+
+def _eos(header: GgufHeader) -> tuple[int, ...]:
+    names = ("eos_token_id", "eot_token_id", "eom_token_id")
+    ids = (header.get(f"tokenizer.ggml.{name}", int) for name in names)
+    return tuple(sorted({token for token in ids if token is not None}))
+
+
+def _quantization(tensors: dict[str, TensorInfo]) -> str | None:
+    """The quantized type that holds most bytes, or None for a plain float file."""
+    return main_dtype({n: t for n, t in tensors.items() if BY_NAME[t.dtype].is_quantized}) or None

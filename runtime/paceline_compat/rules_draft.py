@@ -1,0 +1,264 @@
+"""Rules about a DFlash 2 draft, alone and against its target. Rows of ``rules.RULES``.
+
+The draft forward here applies neither output nor input scaling nor a soft cap, only the default full NeoX rope, silu
+and plain RMSNorm: a draft that needs more would run and accept nothing, so it is refused by name. Targets without
+Gated DeltaNet layers are served.
+"""
+
+from __future__ import annotations
+
+from .draft_tensors import CODEBOOKS, expected_shapes
+from .facts import FLOAT_DTYPES, SLIDING_ATTENTION, is_power_of_two
+from .pair import Finding, Pair
+from .tensors import name_some
+
+_REPAIR = "repair the draft's config.json, or choose another draft"
+_OTHER = "choose a draft made for this target"
+_DOWNLOAD = "download the draft again"
+
+
+def missing(pair: Pair) -> Finding | None:
+    if pair.options.algorithm != "dflash" or pair.maybe_draft is not None:
+        return None
+    return Finding("draft", "algorithm dflash needs a draft checkpoint", "name one, or use ngram")
+
+
+def unused(pair: Pair) -> Finding | None:
+    if pair.options.algorithm == "dflash" or pair.maybe_draft is None:
+        return None
+    return Finding("draft", f"algorithm {pair.options.algorithm} uses no draft checkpoint", "use dflash, or drop the draft")
+
+
+def architecture(pair: Pair) -> Finding | None:
+    draft = pair.draft
+    if draft.is_dflash2:
+        return None
+    what = f"{draft.architecture} is not DFlash2DraftModel"
+    if draft.architecture == "DFlashDraftModel":
+        what = "DFlashDraftModel is a DFlash v1 draft, which has no candidate selector"
+    return Finding("draft.architecture", what, "use a DFlash 2 draft")
+
+
+def quantization(pair: Pair) -> Finding | None:
+    draft = pair.draft
+    packed = sorted(set(draft.weight_bytes) - FLOAT_DTYPES)
+    if draft.quantization is None and not packed:
+        return None
+    what = f"the draft is quantized ({draft.quantization or ', '.join(packed)})"
+    return Finding("draft.quantization", what, "use the draft's BF16 checkpoint")
+
+
+def is_causal(pair: Pair) -> Finding | None:
+    """Absent is refused too: the reference takes sliding layers for causal then, and released drafts say false."""
+    value = pair.draft.is_causal
+    if value is False:
+        return None
+    what = "is absent, which means causal on sliding layers" if value is None else "is true: a block must see itself whole"
+    return Finding("draft.is_causal", what, "use a draft with is_causal false")
+
+
+def layer_types(pair: Pair) -> Finding | None:
+    kinds, draft, field = pair.draft.layer_types, pair.draft, "draft.layer_types"
+    if kinds is None:
+        return Finding(field, "is absent, which means full attention", "use a draft of sliding_attention layers")
+    if len(kinds) != draft.num_layers:
+        return Finding(field, f"names {len(kinds)} layers of {draft.num_layers}", _REPAIR)
+    if other := sorted(set(kinds) - {SLIDING_ATTENTION}):
+        return Finding(field, f"has {', '.join(other)} layers", "use a draft of sliding_attention layers only")
+    return None
+
+
+def sliding_window(pair: Pair) -> Finding | None:
+    value = pair.draft.sliding_window
+    if value is not None and value >= 2:
+        return None
+    return Finding("draft.sliding_window", "is absent" if value is None else f"{value} sees no context row", _REPAIR)
+
+
+def rope(pair: Pair) -> Finding | None:
+    kind = pair.draft.rope.kind
+    if kind == "default":
+        return None
+    return Finding("draft.rope", f"rope {kind!r} is not applied by the draft forward", "use a draft with default rope")
+
+
+def rope_partial(pair: Pair) -> Finding | None:
+    fraction = pair.draft.rope.rotary_fraction
+    if fraction == 1.0:
+        return None
+    return Finding("draft.rope.partial_rotary_factor", f"{fraction:g} of each head is rotated, not all", _OTHER)
+
+
+def rope_layout(pair: Pair) -> Finding | None:
+    if pair.draft.rope.is_neox:
+        return None
+    return Finding("draft.rope", "rotates interleaved pairs, not the two halves of a head (NeoX)", _OTHER)
+
+
+def output_multiplier(pair: Pair) -> Finding | None:
+    return _scale("output_multiplier", pair.draft.output_multiplier)
+
+
+def input_embedding_scale(pair: Pair) -> Finding | None:
+    return _scale("input_embedding_scale", pair.draft.input_embedding_scale)
+
+
+def final_logit_softcapping(pair: Pair) -> Finding | None:
+    value = pair.draft.final_logit_softcapping
+    if value is None:
+        return None
+    return Finding("draft.final_logit_softcapping", f"a soft cap of {value:g} is not applied by the draft forward", _OTHER)
+
+
+def layer_variant(pair: Pair) -> Finding | None:
+    draft = pair.draft
+    if draft.hidden_act != "silu":
+        return Finding("draft.hidden_act", f"activation {draft.hidden_act!r} is not applied by the draft forward", _OTHER)
+    if draft.attention_bias:
+        return Finding("draft.attention_bias", "attention with biases is not applied by the draft forward", _OTHER)
+    if draft.use_gemma_norm:
+        return Finding("draft.use_gemma_norm", "offset norms (1 + w) are not applied by the draft forward", _OTHER)
+    return None
+
+
+def selector_rank(pair: Pair) -> Finding | None:
+    return _power_of_two("selector_rank", pair.draft.selector_rank)
+
+
+def selector_top_k(pair: Pair) -> Finding | None:
+    return _power_of_two("selector_top_k", pair.draft.selector_top_k)
+
+
+def head_dim(pair: Pair) -> Finding | None:
+    return _power_of_two("head_dim", pair.draft.head_dim)
+
+
+def num_kv_heads(pair: Pair) -> Finding | None:
+    draft = pair.draft
+    if draft.num_heads % draft.num_kv_heads == 0:
+        return None
+    what = f"{draft.num_heads} query heads do not share {draft.num_kv_heads} key heads evenly"
+    return Finding("draft.num_kv_heads", what, _REPAIR)
+
+
+def conv_kernel_size(pair: Pair) -> Finding | None:
+    value = pair.draft.conv_kernel_size
+    if value is not None and value >= 1:
+        return None
+    return Finding("draft.conv_kernel_size", "is absent" if value is None else f"{value} is not positive", _REPAIR)
+
+
+def conv_group_size(pair: Pair) -> Finding | None:
+    value, hidden = pair.draft.conv_group_size, pair.draft.hidden_size
+    if value is not None and value >= 1 and hidden % value == 0:
+        return None
+    what = "is absent" if value is None else f"{value} does not divide the hidden size {hidden}"
+    return Finding("draft.conv_group_size", what, _REPAIR)
+
+
+def block_size(pair: Pair) -> Finding | None:
+    value = pair.draft.block_size
+    if value is not None and 2 <= value <= 64:
+        return None
+    what = "is absent" if value is None else f"{value} is not between 2 (an anchor and one draft) and 64"
+    return Finding("draft.block_size", what, _REPAIR)
+
+
+def target_layer_ids(pair: Pair) -> Finding | None:
+    ids, field = pair.draft.target_layer_ids, "draft.target_layer_ids"
+    if not ids:
+        return Finding(field, "is absent" if ids is None else "is empty", _REPAIR)
+    if negative := [i for i in ids if i < 0]:
+        return Finding(field, f"has the negative layer {negative[0]}", _REPAIR)
+    if repeated := [i for n, i in enumerate(ids) if i in ids[:n]]:
+        return Finding(field, f"names layer {repeated[0]} twice", _REPAIR)
+    return None
+
+
+def target_layer_range(pair: Pair) -> Finding | None:
+    ids, num_layers = pair.draft.target_layer_ids or (), pair.target.num_layers
+    if max(ids, default=0) < num_layers:
+        return None
+    return Finding("draft.target_layer_ids", f"reads layer {max(ids)} of a target with {num_layers} layers", _OTHER)
+
+
+def num_target_layers(pair: Pair) -> Finding | None:
+    stated, has = pair.draft.num_target_layers, pair.target.num_layers
+    if stated is None or stated == has:
+        return None
+    return Finding("draft.num_target_layers", f"was made for {stated} layers, and the target has {has}", _OTHER)
+
+
+def hidden_size(pair: Pair) -> Finding | None:
+    ours, theirs = pair.draft.hidden_size, pair.target.hidden_size
+    if ours == theirs:
+        return None
+    return Finding("draft.hidden_size", f"is {ours}, and the target's is {theirs}", _OTHER)
+
+
+def vocab_size(pair: Pair) -> Finding | None:
+    ours, theirs = pair.draft.vocab_size, pair.target.vocab_size
+    if ours == theirs:
+        return None
+    return Finding("draft.vocab_size", f"is {ours}, and the target's is {theirs}", _OTHER)
+
+
+def mask_token_id(pair: Pair) -> Finding | None:
+    """The mask is embedded with the target's table, so both vocabularies bound it."""
+    value, field = pair.draft.mask_token_id, "draft.mask_token_id"
+    limit = min(size for size in (pair.draft.vocab_size, pair.target.vocab_size) if size)
+    if value is None:
+        return Finding(field, "is absent", _REPAIR)
+    return None if 0 <= value < limit else Finding(field, f"{value} is outside the vocabulary of {limit}", _OTHER)
+
+
+def max_positions(pair: Pair) -> Finding | None:
+    value, longest, field = pair.draft.max_positions, pair.max_model_len, "draft.max_positions"
+    if value is None:
+        return Finding(field, "is absent", _REPAIR)
+    if value >= longest:
+        return None
+    what = f"the draft knows {value} positions, and contexts may reach {longest}"
+    return Finding(field, what, f"use --max-model-len {value}")
+
+
+def codebooks(pair: Pair) -> Finding | None:
+    lost = [name for name in CODEBOOKS if name not in pair.draft.tensors]
+    if not lost:
+        return None
+    return Finding("draft.tensors", f"the selector's {', '.join(lost)} is missing", _DOWNLOAD)
+
+
+def tensors(pair: Pair) -> Finding | None:
+    """Names and shapes against the config. Own embeddings, heads or mask rows make another kind of draft."""
+    found, wanted, field = pair.draft.tensors, expected_shapes(pair.draft), "draft.tensors"
+    if lost := [name for name in wanted if name not in found and name not in CODEBOOKS]:
+        return Finding(field, f"missing: {name_some(lost)}", _DOWNLOAD)
+    if extra := sorted(set(found) - set(wanted)):
+        return Finding(field, f"no DFlash 2 draft has {name_some(extra)}", _OTHER)
+    for name, shape in wanted.items():
+        if name in found and found[name].shape != shape:
+            what = f"{name} is {list(found[name].shape)}, and the config says {list(shape)}"
+            return Finding(field, what, _REPAIR)
+    return None
+
+
+def float16(pair: Pair) -> Finding | None:
+    """Residuals of released drafts overflow float16: reported as NaN or no acceptance wherever it was the default."""
+    draft = pair.draft
+    if draft.dtype != "F16" and draft.config_dtype not in ("float16", "fp16", "half"):
+        return None
+    return Finding("draft.dtype", "names float16, in which drafts overflow; it runs in bfloat16 all the same", "")
+
+
+def _scale(name: str, value: float | None) -> Finding | None:
+    if value is None or value == 1.0:
+        return None
+    return Finding(f"draft.{name}", f"a scale of {value:g} is not applied by the draft forward", _OTHER)
+
+
+def _power_of_two(name: str, value: int | None) -> Finding | None:
+    if value is not None and is_power_of_two(value):
+        return None
+    what = "is absent" if value is None else f"{value} is not a power of two, which the kernels need"
+    return Finding(f"draft.{name}", what, _OTHER)

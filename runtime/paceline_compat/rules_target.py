@@ -1,0 +1,128 @@
+"""Rules about a target alone: what the runtime serves. Rows of ``rules.RULES``."""
+
+from __future__ import annotations
+
+import re
+
+from .facts import FULL_ATTENTION, LINEAR_ATTENTION, TargetFacts
+from .families import (
+    FAMILY_OF_ARCHITECTURE,
+    FAMILY_OF_GGUF_ARCHITECTURE,
+    HYBRID_FAMILIES,
+    SERVED_FAMILIES,
+    SERVED_GGML_TYPES,
+    SERVED_GGUF_ARCHITECTURES,
+    SERVED_ROPES,
+)
+from .pair import Finding, Pair
+from .tensors import name_some
+
+_EMBEDDINGS = ("model.embed_tokens.weight", "model.language_model.embed_tokens.weight", "token_embd.weight")
+_HEADS = ("lm_head.weight", "model.lm_head.weight", "output.weight")
+_LAYER = re.compile(r"(?:model\.(?:language_model\.)?layers|blk)\.(\d{1,6})\.")
+
+
+def architecture(pair: Pair) -> Finding | None:
+    target, field = pair.target, "target.architecture"
+    if target.family in SERVED_FAMILIES:
+        return None
+    if target.family is not None:
+        what = f"{target.architecture} belongs to the family {target.family}, which is known but not served yet"
+        return Finding(field, what, f"choose a target of {', '.join(SERVED_FAMILIES)}")
+    known = FAMILY_OF_GGUF_ARCHITECTURE if target.format == "gguf" else FAMILY_OF_ARCHITECTURE
+    served = [name for name, family in known.items() if family in SERVED_FAMILIES]
+    return Finding(field, f"architecture {target.architecture} is unknown", f"served are {', '.join(served)}")
+
+
+def gguf_architecture(pair: Pair) -> Finding | None:
+    target = pair.target
+    if target.format != "gguf" or target.architecture in SERVED_GGUF_ARCHITECTURES:
+        return None
+    what = f"GGUF files of architecture {target.architecture} are not served yet"
+    return Finding("target.architecture", what, "use the safetensors checkpoint of this model")
+
+
+def split(pair: Pair) -> Finding | None:
+    if pair.target.num_splits == 1:
+        return None
+    what = f"the file is one of {pair.target.num_splits} parts"
+    return Finding("target.num_splits", what, "merge the parts into one file with llama.cpp's gguf-split --merge")
+
+
+def quantization(pair: Pair) -> Finding | None:
+    target = pair.target
+    if target.format == "gguf" or target.quantization is None:
+        return None
+    what = f"safetensors weights quantized as {target.quantization} are not served yet"
+    return Finding("target.quantization", what, "use the unquantized checkpoint, or a GGUF file")
+
+
+def tensor_type(pair: Pair) -> Finding | None:
+    if pair.target.format != "gguf":
+        return None
+    wrong = [t for t in pair.target.tensors.values() if t.dtype not in SERVED_GGML_TYPES]
+    if not wrong:
+        return None
+    types = ", ".join(sorted({t.dtype for t in wrong}))
+    what = f"types {types} are not served: {name_some([t.name for t in wrong])}"
+    return Finding("target.tensors", what, f"use a file of {', '.join(SERVED_GGML_TYPES)}")
+
+
+def rope(pair: Pair) -> Finding | None:
+    target = pair.target
+    served = SERVED_ROPES.get(target.family or "", ("default",))
+    if target.rope.kind in served:
+        return None
+    what = f"rope {target.rope.kind!r} is not applied by the {target.family} models here"
+    return Finding("target.rope", what, f"served there are {', '.join(served)}")
+
+
+def layer_types(pair: Pair) -> Finding | None:
+    target, field = pair.target, "target.layer_types"
+    if len(target.layer_types) != target.num_layers:
+        return Finding(field, f"names {len(target.layer_types)} layers of {target.num_layers}", "repair the config")
+    allowed = {FULL_ATTENTION, LINEAR_ATTENTION} if target.family in HYBRID_FAMILIES else {FULL_ATTENTION}
+    if not (strange := sorted(set(target.layer_types) - allowed)):
+        return None
+    return Finding(field, f"{', '.join(strange)} layers are not served in the family {target.family}", "")
+
+
+def gdn(pair: Pair) -> Finding | None:
+    """The kernels keep one square state per value head, and repeat each key head over its value heads."""
+    sizes, field = pair.target.gdn, "target.gdn"
+    if sizes is None:
+        return None
+    if sizes.key_head_dim != sizes.value_head_dim:
+        what = f"Gated DeltaNet heads of {sizes.key_head_dim} keys and {sizes.value_head_dim} values are not served"
+        return Finding(field, what)
+    if sizes.num_value_heads % sizes.num_key_heads:
+        return Finding(field, f"{sizes.num_value_heads} value heads are no multiple of {sizes.num_key_heads} key heads")
+    return None
+
+
+def tensors(pair: Pair) -> Finding | None:
+    """Completeness that a header can show before gigabytes are read: embedding, head, and something of every layer."""
+    target, field, remedy = pair.target, "target.tensors", "download the checkpoint again"
+    embedding = _first(target, _EMBEDDINGS)
+    if embedding is None:
+        return Finding(field, f"the embedding is missing ({', '.join(_EMBEDDINGS)})", remedy)
+    if not target.tie_word_embeddings and _first(target, _HEADS) is None:
+        return Finding(field, "the head is missing, and the config does not tie it to the embedding", remedy)
+    shape = target.tensors[embedding].shape
+    if len(shape) != 2 or shape[0] < target.vocab_size or shape[1] != target.hidden_size:
+        wanted = f"at least [{target.vocab_size}, {target.hidden_size}]"
+        return Finding(field, f"{embedding} is {list(shape)}, and the config says {wanted}", "repair the config")
+    found = {int(match[1]) for name in target.tensors if (match := _LAYER.match(name))}
+    if lost := [layer for layer in range(target.num_layers) if layer not in found]:
+        return Finding(field, f"no tensor of layers {lost[:8]} is there", remedy)
+    return None
+
+
+def mtp(pair: Pair) -> Finding | None:
+    if pair.options.algorithm != "mtp" or pair.target.num_mtp_layers:
+        return None
+    return Finding("target.num_mtp_layers", "the checkpoint has no MTP head", "use ngram, or dflash with a draft")
+
+
+def _first(target: TargetFacts, names: tuple[str, ...]) -> str | None:
+    return next((name for name in names if name in target.tensors), None)
