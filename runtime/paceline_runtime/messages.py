@@ -20,12 +20,18 @@ class Message(msgspec.Struct, frozen=True, tag=True):
 
 
 class Submit(Message, frozen=True, kw_only=True):
-    """Start a request. `choice` numbers the answers of one `n` > 1 call, so that each draws its own randomness."""
+    """Start a request.
+
+    `choice` numbers the answers of one `n` > 1 call, so that each draws its own randomness. `num_generation_prompt` counts
+    the prompt's last tokens that only open the assistant's turn: the next turn's rendering does not repeat them, so the
+    cache keeps a state before them. `cache_salt` separates prefix caches of callers who must not share.
+    """
 
     request_id: str
     prompt_ids: list[int]
     params: SamplingParams
     choice: int = 0
+    num_generation_prompt: int = 0
     cache_salt: str = ""
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from paceline_runtime.batch import StateBatch
+
 
 class StatePool(Protocol):
     """The state tensors of all slots."""
@@ -20,6 +22,10 @@ class StatePool(Protocol):
 
     def copy(self, source: int, target: int) -> None:
         """Copy a snapshot into a live slot, or the reverse; journals are not copied (a snapshot has none)."""
+        ...
+
+    def flush(self, batch: StateBatch) -> None:
+        """Apply the accepted journal rows of requests that ended, only to write their snapshots (a commit-only launch)."""
         ...
 
     def memory_bytes(self) -> int:

@@ -21,6 +21,7 @@ class ModelShape:
     """The sizes that caches, planner and proposers need.
 
     `attention_layers` holds the layer indices that keep K/V, in order; their position in it is the index into the pages.
+    `state_bytes_per_slot` is 0 for targets without recurrent state.
     """
 
     family: str
@@ -32,6 +33,7 @@ class ModelShape:
     vocab_size: int
     max_positions: int
     eos_ids: tuple[int, ...]
+    state_bytes_per_slot: int = 0
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,10 @@ class TargetModel(Protocol):
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Logits [M, vocab_size] of normed hidden rows [M, H]; rows of a padded head are cut off. Proposers share them."""
+        ...
+
+    def make_states(self, num_slots: int, journal_rows: int) -> StatePool | None:
+        """A pool of recurrent states with journals of up to `journal_rows` rows a slot; None for targets without any."""
         ...
 
     def memory_bytes(self) -> int:

@@ -1,0 +1,120 @@
+"""From a configuration to a running engine: load, plan memory, allocate, wire up, warm up.
+
+Called by the engine process and by `LLM`. It holds no policy of its own beyond the order of these steps and the defaults that
+depend on the checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from paceline_runtime.cache.pages import PageStore
+from paceline_runtime.config import EngineConfig
+from paceline_runtime.engine.budget import PrefillBudget
+from paceline_runtime.engine.core import Engine, EngineInfo
+from paceline_runtime.engine.executor import Executor
+from paceline_runtime.engine.memory import MemoryPlan, plan_memory
+from paceline_runtime.engine.rows import Rows
+from paceline_runtime.engine.warmup import warm_up
+from paceline_runtime.loaders import load_target
+from paceline_runtime.models.base import TargetMemory, TargetModel
+from paceline_runtime.scheduler.ends import Decode
+from paceline_runtime.scheduler.scheduler import Scheduler, SchedulerConfig
+from paceline_runtime.speculative.base import Proposer
+from paceline_runtime.speculative.registry import load_proposer
+
+Progress = Callable[[str, float], None]
+
+
+def build_engine(config: EngineConfig, on_progress: Progress | None = None, decode: Decode | None = None) -> Engine:
+    """Load everything `config` names and return an engine that has decoded once.
+
+    `decode` turns ids to text, for stop strings. Raises ValueError (or the loaders' own errors) with all that is wrong; nothing
+    large is allocated before the memory plan says that it fits.
+    """
+    report = on_progress or (lambda phase, fraction: None)
+    problems = config.problems()
+    if problems:
+        raise ValueError("; ".join(problems))
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    device = pick_device(config.device)
+    dtype = pick_dtype(config.dtype, device)
+    report("loading the target", 0.0)
+    target = load_target(
+        config.model_path,
+        dtype=dtype,
+        device=device,
+        on_progress=lambda phase, fraction: report(phase, 0.8 * fraction),
+        dummy=config.dummy_weights,
+    )
+    max_model_len = config.max_model_len or target.shape.max_positions
+    if max_model_len > target.shape.max_positions:
+        raise ValueError(f"--max-model-len {max_model_len} is beyond the {target.shape.max_positions} positions of the model")
+    report("loading the draft", 0.8)
+    proposer = load_proposer(config, target, max_model_len)
+    engine = assemble(config, target, proposer, max_model_len, decode)
+    report("warming up", 0.9)
+    warm_up(engine)
+    report("ready", 1.0)
+    return engine
+
+
+def assemble(
+    config: EngineConfig, target: TargetModel, proposer: Proposer | None, max_model_len: int, decode: Decode | None = None
+) -> Engine:
+    """Plan memory, allocate it and wire an engine around a loaded target and proposer."""
+    plan = plan_memory(config, target, proposer, max_model_len)
+    num_steps = proposer.num_steps if proposer else 0
+    lag = 1 if config.overlap else 0
+    pages = PageStore(
+        num_pages=plan.num_pages,
+        num_layers=len(target.shape.attention_layers),
+        num_kv_heads=target.shape.num_kv_heads,
+        head_dim=target.shape.head_dim,
+        dtype=target.dtype,
+        device=target.device,
+        planes=proposer.planes if proposer else (),
+    )
+    states = target.make_states(plan.num_state_slots, 1 + num_steps) if plan.num_state_slots else None
+    rows = Rows(config.max_running_req + 1, max_model_len, slack=2 + num_steps, device=target.device)
+    if proposer is not None:
+        proposer.bind(pages.planes, config.max_running_req + 1)
+    scheduler = Scheduler(_scheduler_config(config, target, plan, max_model_len, num_steps, lag), decode)
+    executor = Executor(target, TargetMemory(pages, states), rows, proposer)
+    info = EngineInfo(target.shape.family, target.shape.vocab_size, max_model_len, plan.table())
+    budget = PrefillBudget(config.max_prefill_tokens, fixed_tokens=config.decode_prefill_tokens)
+    return Engine(scheduler, executor, info, budget, lag=lag)
+
+
+def _scheduler_config(
+    config: EngineConfig, target: TargetModel, plan: MemoryPlan, max_model_len: int, num_steps: int, lag: int
+) -> SchedulerConfig:
+    return SchedulerConfig(
+        num_pages=plan.num_pages,
+        max_running=config.max_running_req,
+        max_model_len=max_model_len,
+        num_steps=num_steps,
+        max_steps_in_flight=1 + lag,
+        num_state_slots=plan.num_state_slots,
+        use_prefix_cache=config.cache_type == "prefix",
+        eos_ids=frozenset(target.shape.eos_ids),
+    )
+
+
+def pick_device(name: str) -> torch.device:
+    """`auto` is a GPU when there is one."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(name)
+
+
+def pick_dtype(name: str, device: torch.device) -> torch.dtype:
+    """`auto` is bfloat16 on a GPU and float32 on a CPU, where bfloat16 matmuls are emulated and slower."""
+    if name == "auto":
+        return torch.bfloat16 if device.type == "cuda" else torch.float32
+    dtype = getattr(torch, name)
+    assert isinstance(dtype, torch.dtype)
+    return dtype

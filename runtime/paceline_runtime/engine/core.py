@@ -1,0 +1,183 @@
+"""The engine: queue in, tokens out. Plans a step, launches it, and collects the step before it.
+
+Driven by the engine process (`process.py`) and by `LLM`; both call `add`, `abort` and `step`. Running one step ahead
+(lag 1) hides the host's work behind the device's; at lag 0 every step is collected before the next is planned. It knows no
+socket and no HTTP.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from paceline_kernels.counter_random import mix_seed
+from paceline_runtime.engine.budget import PrefillBudget
+from paceline_runtime.engine.counters import Counters
+from paceline_runtime.engine.executor import Executor, Handle
+from paceline_runtime.messages import Refused, Stats, Submit, TokenLogprobs, Tokens
+from paceline_runtime.scheduler.prefix import PrefixCache
+from paceline_runtime.scheduler.request import Request, StepPlan, make_request
+from paceline_runtime.scheduler.scheduler import Commit, MustDrainError, Scheduler
+
+
+@dataclass(frozen=True)
+class EngineInfo:
+    """What a client may want to know of a loaded engine."""
+
+    model_type: str
+    vocab_size: int
+    max_model_len: int
+    plan: str
+
+
+@dataclass(frozen=True)
+class _InFlight:
+    handle: Handle
+    launched_s: float
+
+
+class Engine:
+    """One target, its proposer, and the requests they serve. `lag` is how many steps may be in flight when a plan is made."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        executor: Executor,
+        info: EngineInfo,
+        budget: PrefillBudget,
+        *,
+        lag: int,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.scheduler = scheduler
+        self.executor = executor
+        self.info = info
+        self.counters = Counters(executor.num_steps)
+        self._budget = budget
+        self._lag = lag
+        self._clock = clock
+        self._in_flight: deque[_InFlight] = deque()
+        self._last_results_s = 0.0
+
+    def add(self, submit: Submit) -> Refused | None:
+        """Queue a request, or say why it can never run; nothing is kept of a refused one."""
+        problems = submit.params.problems(self.info.vocab_size)
+        if problems:
+            text = "; ".join(f"{name} {message}" for name, message in problems)
+            return Refused(request_id=submit.request_id, code="invalid_value", message=text, param=problems[0][0])
+        bad = [token for token in submit.prompt_ids if not 0 <= token < self.info.vocab_size]
+        if bad:
+            text = f"prompt token id {bad[0]} is outside the vocabulary of {self.info.vocab_size}"
+            return Refused(request_id=submit.request_id, code="invalid_value", message=text, param="prompt")
+        refusal = self.scheduler.refusal(len(submit.prompt_ids), submit.params.max_tokens)
+        if refusal is not None:
+            return Refused(request_id=submit.request_id, code="context_length_exceeded", message=refusal, param="max_tokens")
+        seed = submit.params.seed if submit.params.seed is not None else secrets.randbits(63)
+        root = PrefixCache.root_name(submit.cache_salt)
+        self.scheduler.add(make_request(submit, self.info.max_model_len, mix_seed(seed, submit.choice), root))
+        return None
+
+    def abort(self, request_id: str) -> None:
+        """End a request and free all it holds; ids that are not (or no longer) known are ignored."""
+        self.scheduler.abort(request_id)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `step` would do anything."""
+        return self.scheduler.has_work or bool(self._in_flight)
+
+    def step(self) -> list[Tokens]:
+        """Launch the next step, if there is one, and collect those that are due."""
+        outputs: list[Tokens] = []
+        plan = self._plan(outputs)
+        if not plan.is_empty:
+            self._in_flight.append(_InFlight(self.executor.launch(plan), self._clock()))
+        while self._in_flight and (plan.is_empty or len(self._in_flight) > self._lag):
+            outputs += self._collect()
+        return outputs
+
+    def _plan(self, outputs: list[Tokens]) -> StepPlan:
+        decoding, prompts = self.scheduler.num_decoding, self.scheduler.has_prompts
+        tokens = self._budget.take(num_decoding=decoding, has_prompts=prompts)
+        try:
+            plan = self.scheduler.plan(tokens)
+        except MustDrainError:
+            while self._in_flight:
+                outputs += self._collect()
+            plan = self.scheduler.plan(tokens)
+        if plan.decode and plan.prefill:
+            self._budget.spent(sum(chunk.num_tokens for chunk in plan.prefill))
+        for start in plan.starts:
+            if not start.request.num_outputs and not start.request.num_preemptions:
+                self.counters.admitted(start.request.num_prompt, start.num_cached)
+        return plan
+
+    def _collect(self) -> list[Tokens]:
+        flight = self._in_flight.popleft()
+        plan = flight.handle.plan
+        result = self.executor.collect(flight.handle)
+        now = self._clock()
+        self._budget.measured(
+            now - max(flight.launched_s, self._last_results_s),
+            num_decoding=len(plan.decode),
+            num_prefill_tokens=sum(chunk.num_tokens for chunk in plan.prefill),
+        )
+        self._last_results_s = now
+        decoded = {id(row.request) for row in plan.decode}
+        return [self._tokens(commit, id(commit.request) in decoded) for commit in self.scheduler.commit(plan, result)]
+
+    def _tokens(self, commit: Commit, is_verify: bool) -> Tokens:
+        drafted, accepted = self.counters.committed(commit, is_verify=is_verify)
+        request = commit.request
+        return Tokens(
+            request_id=request.id,
+            token_ids=list(commit.token_ids),
+            finish_reason=commit.cut.reason,
+            stop_text=commit.cut.stop_text,
+            cached_tokens=request.num_cached or 0,
+            drafted=drafted,
+            accepted=accepted,
+            steps=int(is_verify),
+            logprobs=_logprobs(request, commit),
+        )
+
+    def stats(self) -> Stats:
+        """Counters and gauges as of now."""
+        scheduler, counters = self.scheduler, self.counters
+        return Stats(
+            num_running=len(scheduler.running),
+            num_waiting=len(scheduler.waiting),
+            num_free_pages=scheduler.pages.num_free,
+            num_cached_pages=scheduler.prefix.num_unused,
+            num_pages=scheduler.config.num_pages - 1,
+            preemptions=scheduler.num_preemptions,
+            prefix_query_tokens=counters.prefix_query_tokens,
+            prefix_hit_tokens=counters.prefix_hit_tokens,
+            evicted_pages=scheduler.prefix.num_evicted,
+            prompt_tokens=counters.prompt_tokens,
+            generated_tokens=counters.generated_tokens,
+            steps=counters.verify_steps,
+            drafted_by_position=list(counters.drafted),
+            accepted_by_position=list(counters.accepted),
+        )
+
+    def reset_counters(self) -> None:
+        """Forget what was counted so far (the warm-up)."""
+        self.counters = Counters(self.executor.num_steps)
+
+    def check_integrity(self) -> None:
+        """Every store adds up; with nothing running, nothing is held but the prefix cache."""
+        self.scheduler.check_integrity()
+
+
+def _logprobs(request: Request, commit: Commit) -> list[TokenLogprobs] | None:
+    if request.params.logprobs is None or commit.result.logprobs is None:
+        return None
+    wanted = request.params.logprobs
+    return [
+        TokenLogprobs(token, chosen, list(ids[:wanted]), list(values[:wanted]))
+        for token, (chosen, ids, values) in zip(commit.token_ids, commit.result.logprobs, strict=False)
+    ]

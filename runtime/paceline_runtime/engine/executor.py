@@ -1,0 +1,261 @@
+"""Runs a step's plan on the device: `launch(plan) -> handle`, then `collect(handle)` brings the results to the host.
+
+Called by the engine, which may launch the next step before it collects this one. Inside `launch` nothing is read back from
+the device: lengths, pending tokens and accepted counts live in `Rows` and are read there by the next launch. It knows the
+target and the proposer by their contracts only, and nothing of queues, stops or text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from paceline_runtime.batch import PAGE_SIZE, Chunk, ForwardBatch, StateBatch
+from paceline_runtime.engine.rows import Rows
+from paceline_runtime.engine.sampling import RowParams, adjust_logits, distribution, row_params
+from paceline_runtime.engine.transfer import HostCopy
+from paceline_runtime.models.base import TargetMemory, TargetModel
+from paceline_runtime.scheduler.request import DecodeRow, Flush, PrefillRow, RowResult, Start, StepPlan, StepResult
+from paceline_runtime.speculative.base import DraftInputs, Proposal, Proposer
+from paceline_runtime.speculative.verify import Verdict, accept_drafts
+
+
+@dataclass(frozen=True)
+class Results:
+    """Device results of one forward's rows, on their way to the host."""
+
+    tokens: HostCopy
+    num_tokens: HostCopy
+    num_drafts: HostCopy
+    logprobs: tuple[HostCopy, HostCopy, HostCopy] | None
+
+
+@dataclass(frozen=True)
+class Handle:
+    """A launched step: `decode` results by decode row, `prefill` by the prefill rows that draw a token."""
+
+    plan: StepPlan
+    decode: Results | None
+    prefill: Results | None
+
+
+class Executor:
+    """The device side of the engine."""
+
+    def __init__(self, target: TargetModel, memory: TargetMemory, rows: Rows, proposer: Proposer | None) -> None:
+        self.target = target
+        self.memory = memory
+        self.rows = rows
+        self.proposer = proposer
+        self.num_steps = proposer.num_steps if proposer else 0
+
+    @torch.inference_mode()
+    def launch(self, plan: StepPlan) -> Handle:
+        """Start the device work of a step and of the copies of its results; returns without waiting for either."""
+        self._flush(plan.flushes)
+        if self.proposer is not None:
+            for row in plan.released:
+                self.proposer.on_release(row)
+        for start in plan.starts:
+            self._start(start)
+        decode = self._decode(plan.decode) if plan.decode else None
+        prefill = self._prefill(plan.prefill) if plan.prefill else None
+        return Handle(plan, decode, prefill)
+
+    def collect(self, handle: Handle) -> StepResult:
+        """Wait for a launched step and bring its results to the host."""
+        decode = _row_results(handle.decode, len(handle.plan.decode)) if handle.decode else ()
+        drawn = iter(_row_results(handle.prefill, sum(row.samples for row in handle.plan.prefill)) if handle.prefill else ())
+        prefill = tuple(next(drawn) if row.samples else RowResult(()) for row in handle.plan.prefill)
+        return StepResult(tuple(decode), prefill)
+
+    def _start(self, start: Start) -> None:
+        self.rows.start(start.row, start.tokens, start.num_cached)
+        if self.memory.states is not None:
+            if start.restore_slot:
+                self.memory.states.copy(start.restore_slot, start.state_slot)
+            else:
+                self.memory.states.clear(start.state_slot)
+        if self.proposer is not None:
+            self.proposer.on_restore(start.row, self._ints(start.pages), start.num_cached)
+
+    def _flush(self, flushes: Sequence[Flush]) -> None:
+        if flushes:
+            assert self.memory.states is not None
+            columns = ("state_slot", "replay_rows", "snapshot_rows", "snapshot_slot")
+            self.memory.states.flush(StateBatch(*(self._ints([getattr(f, name) for f in flushes]) for name in columns)))
+
+    def _decode(self, planned: Sequence[DecodeRow]) -> Results:
+        rows = self._ints([row.row for row in planned])
+        lengths = self.rows.lengths[rows]
+        table = self._page_table([row.pages for row in planned])
+        params = self._params(planned)
+        proposal = self._propose(rows, lengths, table, params)
+        num_drafts = (self.rows.max_model_len - 1 - lengths).clamp(min=0, max=self.num_steps)
+        if proposal.num_tokens is not None:
+            num_drafts = torch.minimum(num_drafts, proposal.num_tokens)
+        batch = self._verify_batch(planned, rows, lengths, table, proposal, num_drafts)
+        hidden = self._forward(batch)
+        logits = self._logits(hidden).view(len(planned), 1 + self.num_steps, -1)
+        verdict, adjusted = self._accept(logits, proposal, num_drafts, rows, lengths, params)
+        self.rows.append(rows, verdict.run, verdict.num_tokens)
+        return self._results(adjusted, verdict, num_drafts, params)
+
+    def _propose(self, rows: torch.Tensor, lengths: torch.Tensor, table: torch.Tensor, params: RowParams) -> Proposal:
+        if self.proposer is None:
+            return Proposal(torch.empty((len(rows), 0), dtype=torch.int64, device=self.rows.device))
+        temperature = torch.where(params.greedy, 0.0, params.temperature)
+        return self.proposer.propose(
+            DraftInputs(rows, self.rows.pending(rows), lengths, self.rows.history, table, temperature, params.keys)
+        )
+
+    def _verify_batch(
+        self,
+        planned: Sequence[DecodeRow],
+        rows: torch.Tensor,
+        lengths: torch.Tensor,
+        table: torch.Tensor,
+        proposal: Proposal,
+        num_drafts: torch.Tensor,
+    ) -> ForwardBatch:
+        ids = torch.cat([self.rows.pending(rows)[:, None], proposal.tokens], dim=1)
+        columns = torch.arange(1 + self.num_steps, device=self.rows.device)
+        positions = lengths[:, None] + columns
+        active = (columns <= num_drafts[:, None]) & (positions < self.rows.max_model_len)
+        state = None
+        if self.memory.states is not None:
+            replay = self.rows.replay[rows]
+            crossed = lengths - lengths % PAGE_SIZE - (lengths - replay)
+            slots = self._ints([row.state_slot for row in planned])
+            targets = self._ints([row.snapshot_slot for row in planned])
+            state = StateBatch(slots, replay, crossed.clamp(min=0), targets)
+        return ForwardBatch(
+            ids=ids.flatten(),
+            positions=positions.clamp(max=self.rows.max_model_len - 1).flatten(),
+            slots=_cache_slots(table, positions, active).flatten(),
+            active=active.flatten(),
+            rows=rows,
+            page_table=table,
+            lengths=lengths,
+            width=1 + self.num_steps,
+            state=state,
+        )
+
+    def _accept(
+        self,
+        logits: torch.Tensor,
+        proposal: Proposal,
+        num_drafts: torch.Tensor,
+        rows: torch.Tensor,
+        lengths: torch.Tensor,
+        params: RowParams,
+    ) -> tuple[Verdict, torch.Tensor]:
+        history = self.rows.history[rows] if params.presence is not None else self.rows.history[:0]
+        adjusted = adjust_logits(logits, params, history, lengths, proposal.tokens)
+        dist = distribution(adjusted, params) if params.any_sampled else None
+        return accept_drafts(adjusted.argmax(-1), dist, proposal, num_drafts, lengths, params), adjusted
+
+    def _prefill(self, planned: Sequence[PrefillRow]) -> Results | None:
+        batch = self._prefill_batch(planned)
+        hidden = self._forward(batch)
+        for row in planned:
+            self.rows.prefilled(row.row, row.start + row.num_tokens)
+        drawing = [(row, chunk) for row, chunk in zip(planned, batch.chunks, strict=True) if row.samples]
+        if not drawing:
+            return None
+        rows = self._ints([row.row for row, _ in drawing])
+        last = hidden[self._ints([chunk.offset + chunk.num_tokens - 1 for _, chunk in drawing])]
+        params = self._params([row for row, _ in drawing])
+        nothing = Proposal(torch.empty((len(drawing), 0), dtype=torch.int64, device=self.rows.device))
+        none = torch.zeros_like(rows)
+        lengths = self.rows.lengths[rows] - 1
+        verdict, adjusted = self._accept(self._logits(last)[:, None], nothing, none, rows, lengths, params)
+        self.rows.append_first(rows, verdict.run[:, 0])
+        return self._results(adjusted, verdict, none, params)
+
+    def _prefill_batch(self, planned: Sequence[PrefillRow]) -> ForwardBatch:
+        table = self._page_table([row.pages for row in planned])
+        chunks: list[Chunk] = []
+        owners: list[int] = []
+        positions: list[int] = []
+        for index, row in enumerate(planned):
+            chunks.append(Chunk(len(positions), row.num_tokens, row.start, row.snapshots))
+            owners += [index] * row.num_tokens
+            positions += range(row.start, row.start + row.num_tokens)
+        rows, where, owner = self._ints([row.row for row in planned]), self._ints(positions), self._ints(owners)
+        state = None
+        if self.memory.states is not None:
+            zeros = torch.zeros_like(rows)
+            state = StateBatch(self._ints([row.state_slot for row in planned]), zeros, zeros, zeros)
+        return ForwardBatch(
+            ids=self.rows.history[rows[owner], where],
+            positions=where,
+            slots=table[owner, where // PAGE_SIZE] * PAGE_SIZE + where % PAGE_SIZE,
+            active=torch.ones_like(where, dtype=torch.bool),
+            rows=rows,
+            page_table=table,
+            lengths=self._ints([row.start for row in planned]),
+            width=0,
+            chunks=tuple(chunks),
+            state=state,
+        )
+
+    def _forward(self, batch: ForwardBatch) -> torch.Tensor:
+        sink = self.proposer.sink(batch) if self.proposer else None
+        hidden = self.target.forward(batch, self.memory, sink)
+        if self.proposer is not None:
+            self.proposer.on_rows(batch, sink, hidden)
+        return hidden
+
+    def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        logits = self.target.logits(hidden)
+        return logits if logits.dtype == torch.float64 else logits.to(torch.float32)
+
+    def _results(self, logits: torch.Tensor, verdict: Verdict, num_drafts: torch.Tensor, params: RowParams) -> Results:
+        logprobs = None
+        if params.num_logprobs is not None:
+            everything = torch.log_softmax(logits, dim=-1)
+            chosen = everything.gather(-1, verdict.run[..., None])[..., 0]
+            top = everything.topk(max(params.num_logprobs, 1), dim=-1)
+            logprobs = (HostCopy(chosen), HostCopy(top.indices), HostCopy(top.values))
+        return Results(HostCopy(verdict.run), HostCopy(verdict.num_tokens), HostCopy(num_drafts), logprobs)
+
+    def _params(self, planned: Sequence[DecodeRow] | Sequence[PrefillRow]) -> RowParams:
+        requests = [row.request for row in planned]
+        return row_params(
+            [request.params for request in requests],
+            [request.key for request in requests],
+            [request.num_prompt for request in requests],
+            self.rows.device,
+        )
+
+    def _page_table(self, pages: Sequence[Sequence[int]]) -> torch.Tensor:
+        width = max(1, *(len(row) for row in pages))
+        return torch.tensor([[*row, *[0] * (width - len(row))] for row in pages], dtype=torch.int64).to(self.rows.device)
+
+    def _ints(self, values: Sequence[int]) -> torch.Tensor:
+        return torch.tensor(values, dtype=torch.int64).to(self.rows.device)
+
+
+def _cache_slots(table: torch.Tensor, positions: torch.Tensor, active: torch.Tensor) -> torch.Tensor:
+    """Cache slot of each row [B, W]; inert rows go to the dummy page, each column to a place of its own."""
+    pages = table.gather(1, (positions // PAGE_SIZE).clamp(max=table.shape[1] - 1))
+    return torch.where(active, pages * PAGE_SIZE, 0) + positions % PAGE_SIZE
+
+
+def _row_results(results: Results, count: int) -> tuple[RowResult, ...]:
+    runs, nums, drafted = results.tokens.read(), results.num_tokens.read(), results.num_drafts.read()
+    logprobs = [copy.read() for copy in results.logprobs] if results.logprobs else None
+    found: list[RowResult] = []
+    for row in range(count):
+        num = int(nums[row])
+        details = None
+        if logprobs is not None:
+            chosen, ids, values = logprobs
+            details = tuple(
+                (float(chosen[row, j]), tuple(ids[row, j].tolist()), tuple(values[row, j].tolist())) for j in range(num)
+            )
+        found.append(RowResult(tuple(runs[row, :num].tolist()), int(drafted[row]), details))
+    return tuple(found)

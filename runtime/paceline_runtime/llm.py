@@ -1,0 +1,119 @@
+"""The offline interface: a model in the caller's process, prompts in, texts out.
+
+For scripts, tests and benchmarks; the server uses the same engine in a process of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from paceline_runtime.config import EngineConfig
+from paceline_runtime.engine.build import build_engine
+from paceline_runtime.messages import FinishReason, Submit, TokenLogprobs, Tokens
+from paceline_runtime.sampling import SamplingParams
+from paceline_runtime.text.tokenizer import Tokenizer, load_tokenizer
+
+Prompt = str | Sequence[int]
+
+
+@dataclass
+class Usage:
+    """Token counts of one request; `drafted` and `accepted` count draft tokens, `steps` verify steps."""
+
+    prompt_tokens: int
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    steps: int = 0
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Tokens committed per verify step."""
+        return self.completion_tokens / self.steps if self.steps else 0.0
+
+
+@dataclass
+class Completion:
+    """One answer. `step_tokens` holds how many tokens each verify step committed, in order."""
+
+    usage: Usage
+    token_ids: list[int] = field(default_factory=list)
+    text: str = ""
+    finish_reason: FinishReason | None = None
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    step_tokens: list[int] = field(default_factory=list)
+    stop_text: str | None = None
+
+
+class LLM:
+    """A loaded model. Keyword arguments are the fields of `EngineConfig`; `dtype` may also be a torch dtype."""
+
+    def __init__(self, model_path: str, *, dtype: str | torch.dtype = "auto", **options: Any) -> None:
+        name = str(dtype).removeprefix("torch.")
+        self.config = EngineConfig(model_path=str(model_path), dtype=name, **options)
+        self._tokenizer: Tokenizer | None = None
+        self.engine = build_engine(self.config, decode=lambda ids: self.tokenizer.decode(list(ids)))
+        self._num_requests = 0
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer, loaded on first use: token-id prompts without stop strings need none."""
+        if self._tokenizer is None:
+            self._tokenizer = load_tokenizer(self.config.model_path)
+        return self._tokenizer
+
+    def generate(
+        self, prompts: Sequence[Prompt], sampling_params: SamplingParams | Sequence[SamplingParams]
+    ) -> list[Completion]:
+        """Answer all prompts together. Raises ValueError, naming the prompt, before anything runs if one can never run."""
+        params = [sampling_params] * len(prompts) if isinstance(sampling_params, SamplingParams) else list(sampling_params)
+        if len(params) != len(prompts):
+            raise ValueError(f"{len(prompts)} prompts, but {len(params)} sampling parameters")
+        answers = self._submit(prompts, params)
+        while self.engine.has_work:
+            for tokens in self.engine.step():
+                _extend(answers[tokens.request_id], tokens)
+        texts = any(isinstance(prompt, str) for prompt in prompts) or self._tokenizer is not None
+        for answer in answers.values():
+            answer.text = _text(self.tokenizer, answer) if texts else ""
+        return list(answers.values())
+
+    def _submit(self, prompts: Sequence[Prompt], params: Sequence[SamplingParams]) -> dict[str, Completion]:
+        answers: dict[str, Completion] = {}
+        for index, (prompt, one) in enumerate(zip(prompts, params, strict=True)):
+            ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+            self._num_requests += 1
+            request_id = f"offline-{self._num_requests}"
+            refused = self.engine.add(Submit(request_id=request_id, prompt_ids=ids, params=one))
+            if refused is not None:
+                for other in answers:
+                    self.engine.abort(other)
+                raise ValueError(f"prompt {index}: {refused.message}")
+            answers[request_id] = Completion(Usage(prompt_tokens=len(ids)))
+        return answers
+
+
+def _text(tokenizer: Tokenizer, answer: Completion) -> str:
+    """The answer's text, which ends before the stop string that ended it."""
+    text = tokenizer.decode(answer.token_ids)
+    return text.partition(answer.stop_text)[0] if answer.stop_text else text
+
+
+def _extend(answer: Completion, tokens: Tokens) -> None:
+    answer.token_ids += tokens.token_ids
+    answer.logprobs += tokens.logprobs or []
+    answer.finish_reason = tokens.finish_reason or answer.finish_reason
+    answer.stop_text = tokens.stop_text
+    usage = answer.usage
+    usage.completion_tokens = len(answer.token_ids)
+    usage.cached_tokens = tokens.cached_tokens
+    usage.drafted += tokens.drafted
+    usage.accepted += tokens.accepted
+    usage.steps += tokens.steps
+    if tokens.steps:
+        answer.step_tokens.append(len(tokens.token_ids))

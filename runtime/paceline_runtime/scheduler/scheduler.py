@@ -1,0 +1,365 @@
+"""The policy: which requests run in the next step, with which pages, and what a step's results mean for them.
+
+Called by the engine between steps: `plan` before a launch, `commit` after its results arrived (one step later when the
+engine runs ahead). Plain integers and lists; it knows no tensor, no clock and no wire format. Host lengths are upper bounds:
+a step in flight may add up to 1 + k tokens to a request, so pages are taken for all that every step in flight could write.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from paceline_runtime.scheduler.ends import Cut, Decode, cut_run, stop_tail_tokens
+from paceline_runtime.scheduler.pages import PagePool
+from paceline_runtime.scheduler.prefix import PAGE_SIZE, Node, PrefixCache
+from paceline_runtime.scheduler.request import (
+    DecodeRow,
+    Phase,
+    PrefillRow,
+    Request,
+    RowResult,
+    Start,
+    StepPlan,
+    StepResult,
+)
+from paceline_runtime.scheduler.slots import SlotPool
+from paceline_runtime.scheduler.snapshots import Snapshots
+
+
+@dataclass(frozen=True)
+class SchedulerConfig:
+    """Sizes the policy works with; `max_steps_in_flight` is 1 + the engine's lag.
+
+    `num_state_slots` counts recurrent-state slots, dummy included; 0 for targets without such state.
+    """
+
+    num_pages: int
+    max_running: int
+    max_model_len: int
+    num_steps: int
+    max_steps_in_flight: int = 1
+    num_state_slots: int = 0
+    use_prefix_cache: bool = True
+    eos_ids: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
+class Commit:
+    """What a step's results changed for one request."""
+
+    request: Request
+    token_ids: tuple[int, ...]
+    cut: Cut
+    result: RowResult
+
+
+class MustDrainError(Exception):
+    """A request must be preempted, but steps in flight still write for it: collect them, then plan again."""
+
+
+class Scheduler:
+    """Queue, running set and everything they own."""
+
+    def __init__(self, config: SchedulerConfig, decode: Decode | None = None) -> None:
+        self.config = config
+        self.pages = PagePool(config.num_pages)
+        self.rows = SlotPool(config.max_running + 1)
+        self.state_slots = SlotPool(max(config.num_state_slots, 1))
+        self.prefix = PrefixCache(self.pages, self.state_slots)
+        self.snapshots = Snapshots(self.prefix, self.state_slots, enabled=config.num_state_slots > 0)
+        self.waiting: deque[Request] = deque()
+        self.running: list[Request] = []
+        self.num_preemptions = 0
+        self._decode = decode
+        self._released: list[int] = []
+        self._by_id: dict[str, Request] = {}
+
+    def refusal(self, num_prompt: int, max_tokens: int | None) -> str | None:
+        """Why a request of this size can never run, with the remedy; None when it can."""
+        limit = self.config.max_model_len
+        if num_prompt < 1:
+            return "the prompt is empty; send at least one token"
+        if num_prompt >= limit:
+            return f"the prompt has {num_prompt} tokens, but the context holds {limit}, one of them for the answer"
+        total = num_prompt + (max_tokens or 1)
+        if total > limit:
+            return (
+                f"{num_prompt} prompt tokens and max_tokens {max_tokens} make {total}, but the context holds {limit}; "
+                f"ask for at most {limit - num_prompt} tokens"
+            )
+        needed, have = self._pages_at_most(total), self.config.num_pages - 1
+        if needed > have:
+            return (
+                f"{total} tokens need {needed} pages of {PAGE_SIZE} tokens, but the cache has {have}; "
+                "ask for fewer tokens, or start the server with more memory for the cache (--memory-ratio, --num-pages)"
+            )
+        return None
+
+    def add(self, request: Request) -> None:
+        """Queue a request that `refusal` let pass."""
+        assert request.id not in self._by_id, f"request id {request.id!r} is in use"
+        self._by_id[request.id] = request
+        self.waiting.append(request)
+
+    def abort(self, request_id: str) -> Request | None:
+        """End a request wherever it is; its pages are free at once, since later steps are launched after those in flight."""
+        request = self._by_id.get(request_id)
+        if request is not None:
+            self._finish(request)
+        return request
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a plan could still be made."""
+        return bool(self.waiting or self.running or self.snapshots.has_flushes)
+
+    @property
+    def num_decoding(self) -> int:
+        """Requests past their prompt."""
+        return sum(request.phase is Phase.DECODE for request in self.running)
+
+    @property
+    def has_prompts(self) -> bool:
+        """Whether any request still has prompt tokens to compute."""
+        return bool(self.waiting) or self.num_decoding < len(self.running)
+
+    def plan(self, prefill_budget: int) -> StepPlan:
+        """The next step: all decoding requests, and up to `prefill_budget` prompt tokens of the others.
+
+        Raises MustDrainError (nothing changed) when pages ran out while steps are in flight.
+        """
+        decode = self._plan_decode()
+        starts, prefill = self._plan_prefill(prefill_budget)
+        for row in decode:
+            row.request.num_in_flight += 1
+        for chunk in prefill:
+            self._launch_chunk(chunk)
+        released, self._released = tuple(self._released), []
+        return StepPlan(
+            flushes=self.snapshots.take_flushes(),
+            released=released,
+            starts=tuple(starts),
+            decode=tuple(decode),
+            prefill=tuple(prefill),
+        )
+
+    def _plan_decode(self) -> list[DecodeRow]:
+        decoding = [request for request in self.running if request.phase is Phase.DECODE]
+        planned: list[DecodeRow] = []
+        for request in decoding:  # oldest first: the newest give way
+            if request.phase is not Phase.DECODE:
+                continue
+            while not self._reserve(request, self._decode_upper(request)):
+                self._preempt_newest()
+                if request.phase is not Phase.DECODE:
+                    break
+            else:
+                target = self.snapshots.decode_target(request)
+                planned.append(DecodeRow(request, request.row, tuple(request.pages), request.state_slot, target))
+        return [row for row in planned if row.request.phase is Phase.DECODE]
+
+    def _plan_prefill(self, budget: int) -> tuple[list[Start], list[PrefillRow]]:
+        starts: list[Start] = []
+        chunks: list[PrefillRow] = []
+        for request in self._prefillable(starts):
+            if budget <= 0:
+                break
+            chunk = self._next_chunk(request, budget)
+            if chunk is None:
+                break
+            chunks.append(chunk)
+            budget -= chunk.num_tokens
+        return starts, chunks
+
+    def _prefillable(self, starts: list[Start]) -> Iterator[Request]:
+        """Running requests with prompt tokens left, then waiting ones as rows and pages allow, first come first served."""
+        yield from [request for request in self.running if request.phase is Phase.PREFILL]
+        while self.waiting and self.rows.num_free and self.snapshots.can_start:
+            start = self._start(self.waiting[0])
+            if start is None:
+                return
+            self.waiting.popleft()
+            starts.append(start)
+            if start.request.phase is Phase.PREFILL:
+                yield start.request
+
+    def _start(self, request: Request) -> Start | None:
+        """Give a waiting request a row and its cached prefix; None while its whole prompt would not fit beside the others."""
+        max_hit = (len(request.tokens) - 1) // PAGE_SIZE if self.config.use_prefix_cache else 0
+        matched = self.prefix.match(request.root, request.tokens, max_hit)
+        hit = self.snapshots.cut_hit(matched)
+        if not self._fits(request, hit):
+            return None
+        self.prefix.acquire(hit)
+        request.nodes, request.pages = list(hit), [node.page for node in hit]
+        request.row = self.rows.take()
+        request.num_computed = len(hit) * PAGE_SIZE
+        request.phase = Phase.PREFILL if request.num_computed < request.num_to_prefill else Phase.DECODE
+        if request.num_cached is None:
+            request.num_cached = request.num_computed
+        restore = self.snapshots.start(request, len(matched), hit)
+        self.running.append(request)
+        tokens, pages = tuple(request.tokens), tuple(request.pages)
+        return Start(request, request.row, tokens, request.num_computed, pages, request.state_slot, restore)
+
+    def _fits(self, request: Request, hit: list[Node]) -> bool:
+        """Whether the whole prompt and a first step fit beside what running prompts still need; else it would be preempted."""
+        available = self.pages.num_free + self.prefix.num_unused - sum(not node.num_refs for node in hit)
+        promised = sum(
+            max(0, _pages_for(other.num_to_prefill) - len(other.pages))
+            for other in self.running
+            if other.phase is Phase.PREFILL
+        )
+        needed = _pages_for(min(request.num_to_prefill + 1 + self.config.num_steps, self.config.max_model_len))
+        return needed - len(hit) + promised <= available
+
+    def _next_chunk(self, request: Request, budget: int) -> PrefillRow | None:
+        start, total = request.num_computed, request.num_to_prefill
+        end = min(total, start + budget, self._affordable_end(request))
+        if end < total:
+            end -= end % PAGE_SIZE  # on the grid of snapshots and of the chunked recurrence
+        if end <= start or not self._reserve(request, end):
+            return None
+        return PrefillRow(
+            request,
+            request.row,
+            start,
+            end - start,
+            is_last=end == total,
+            samples=end == total and not request.num_outputs,
+            pages=tuple(request.pages),
+            state_slot=request.state_slot,
+            snapshots=self.snapshots.in_chunk(request, start, end),
+        )
+
+    def _launch_chunk(self, chunk: PrefillRow) -> None:
+        request = chunk.request
+        request.num_computed = chunk.start + chunk.num_tokens
+        request.num_in_flight += 1
+        if chunk.is_last:
+            request.phase = Phase.DECODE
+
+    def _pages_at_most(self, total_tokens: int) -> int:
+        """Pages a request of `total_tokens` may hold at once, with what its steps in flight could write."""
+        ahead = self.config.max_steps_in_flight * (1 + self.config.num_steps)
+        return _pages_for(min(total_tokens + ahead, self.config.max_model_len))
+
+    def _decode_upper(self, request: Request) -> int:
+        """Tokens that may be in the cache once the next decode step has run."""
+        ahead = (request.num_in_flight + 1) * (1 + self.config.num_steps)
+        return min(request.num_computed + ahead, self.config.max_model_len)
+
+    def _affordable_end(self, request: Request) -> int:
+        return (len(request.pages) + self.pages.num_free + self.prefix.num_unused) * PAGE_SIZE
+
+    def _reserve(self, request: Request, num_tokens: int) -> bool:
+        """Make the request's pages hold `num_tokens`, evicting what nobody uses; False (nothing taken) when impossible."""
+        missing = _pages_for(num_tokens) - len(request.pages)
+        if missing > self.pages.num_free:
+            self.prefix.evict(missing - self.pages.num_free)
+        if missing > self.pages.num_free:
+            return False
+        if missing > 0:
+            request.pages += self.pages.take(missing)
+        return True
+
+    def _preempt_newest(self) -> None:
+        victim = self.running[-1]
+        if any(request.num_in_flight for request in self.running):
+            raise MustDrainError
+        victim.num_preemptions += 1
+        self.num_preemptions += 1
+        self._leave(victim)
+        victim.phase = Phase.WAITING
+        victim.num_computed = 0
+        self.waiting.appendleft(victim)
+
+    def _leave(self, request: Request) -> None:
+        """Give back the row, the pages and the state of a running request; published pages stay cached."""
+        if request.row:
+            self._released.append(request.row)
+            self.rows.give_back(request.row)
+            self.snapshots.leave(request)
+            self.prefix.release(request.nodes)
+            cached = {node.page for node in request.nodes}
+            self.pages.give_back(page for page in request.pages if page not in cached)
+            self.running.remove(request)
+        request.row, request.pages, request.nodes = 0, [], []
+
+    def _finish(self, request: Request) -> None:
+        if request.phase is Phase.WAITING:
+            self.waiting.remove(request)
+        self._leave(request)
+        request.phase = Phase.FINISHED
+        del self._by_id[request.id]
+
+    def commit(self, plan: StepPlan, result: StepResult) -> list[Commit]:
+        """Take a step's results in the order of its rows; results for requests that are over are dropped."""
+        commits: list[Commit] = []
+        for row, row_result in zip(plan.decode, result.decode, strict=True):
+            if not row.request.is_over:
+                row.request.num_in_flight -= 1
+                commits.append(self._commit_run(row.request, row_result))
+        for chunk, row_result in zip(plan.prefill, result.prefill, strict=True):
+            if not chunk.request.is_over:
+                chunk.request.num_in_flight -= 1
+                commits += self._commit_chunk(chunk, row_result)
+        return commits
+
+    def _commit_chunk(self, chunk: PrefillRow, result: RowResult) -> list[Commit]:
+        request = chunk.request
+        self._publish(request, chunk.start + chunk.num_tokens)
+        self.snapshots.attach_chunk(request, chunk.start + chunk.num_tokens)
+        return [self._append(request, result)] if result.token_ids else []
+
+    def _commit_run(self, request: Request, result: RowResult) -> Commit:
+        before = request.num_computed
+        request.num_computed += len(result.token_ids)
+        return self._append(request, result, before)
+
+    def _append(self, request: Request, result: RowResult, before: int | None = None) -> Commit:
+        params, room = request.params, request.max_tokens - request.num_outputs
+        tail = request.tokens[max(request.num_prompt, len(request.tokens) - stop_tail_tokens(params)) :]
+        cut = cut_run(tail, result.token_ids, params, room, self.config.eos_ids, self._decode)
+        kept = result.token_ids[: cut.num_tokens]
+        request.tokens += kept
+        self._publish(request, len(request.tokens) - 1)
+        if before is not None:
+            self.snapshots.on_decode_commit(request, before, len(result.token_ids), is_over=cut.reason is not None)
+        if cut.reason is not None:
+            self._finish(request)
+        return Commit(request, kept, cut, result)
+
+    def _publish(self, request: Request, num_tokens: int) -> None:
+        """Name the full pages among the first `num_tokens` committed tokens."""
+        if not self.config.use_prefix_cache:
+            return
+        while request.can_publish and (len(request.nodes) + 1) * PAGE_SIZE <= num_tokens:
+            index = len(request.nodes)
+            ids = tuple(request.tokens[index * PAGE_SIZE : (index + 1) * PAGE_SIZE])
+            parent = request.nodes[-1] if request.nodes else None
+            node = self.prefix.publish(request.root, parent, ids, request.pages[index])
+            if node is None:
+                request.can_publish = False
+            else:
+                request.nodes.append(node)
+
+    def check_integrity(self) -> None:
+        """Pages, rows and slots are conserved; nothing is owned twice."""
+        private = [page for request in self.running for page in self._private_pages(request)]
+        self.pages.check_integrity([*private, *self.prefix.pages()])
+        self.rows.check_integrity([request.row for request in self.running])
+        self.prefix.check_integrity()
+        self.snapshots.check_integrity(self.running)
+        assert all(request.row == 0 and not request.pages for request in self.waiting), "a waiting request owns something"
+        assert set(self._by_id) == {r.id for r in (*self.waiting, *self.running)}, "a request is lost"
+
+    def _private_pages(self, request: Request) -> list[int]:
+        cached = {node.page for node in request.nodes}
+        return [page for page in request.pages if page not in cached]
+
+
+def _pages_for(num_tokens: int) -> int:
+    return -(-num_tokens // PAGE_SIZE)
