@@ -1,0 +1,17 @@
+"""The norm layer."""
+
+from __future__ import annotations
+
+import torch
+
+from paceline_kernels.rms_norm import rms_norm
+
+
+class RmsNorm:
+    """RMS norm over the last dimension with a learned weight, computed in at least float32."""
+
+    def __init__(self, weight: torch.Tensor, eps: float) -> None:
+        self.weight, self.eps = weight, eps
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return rms_norm(x, self.weight, self.eps)

@@ -1,0 +1,64 @@
+"""From a path to a loaded model: `load_target`. Formats and families are imported when a path asks for them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from paceline_compat.errors import MetadataError
+from paceline_runtime.layers.parameters import Parameters
+from paceline_runtime.loaders.checkpoint import Checkpoint
+from paceline_runtime.loaders.fill import Progress, check_tensors, fill, fill_dummy
+from paceline_runtime.models.base import TargetModel
+from paceline_runtime.models.config import ConfigError
+from paceline_runtime.models.registry import family_builder
+
+__all__ = ["load_target", "open_checkpoint"]
+
+
+def load_target(
+    path: str | Path,
+    *,
+    dtype: torch.dtype,
+    device: torch.device | str = "cpu",
+    on_progress: Progress | None = None,
+    dummy: bool = False,
+) -> TargetModel:
+    """Load the target in a Hugging Face folder or a .gguf file, weights in `dtype` on `device`.
+
+    `dummy` makes random weights from the config alone. Raises MetadataError (a ValueError) naming the file, every field
+    or tensor that is wrong, and what would do.
+    """
+    checkpoint = open_checkpoint(Path(path), config_only=dummy)
+    parameters = Parameters(dtype, torch.device(device))
+    try:
+        model = family_builder(checkpoint.architecture)(_with_vocab_rows(checkpoint), parameters)
+    except ConfigError as error:
+        raise MetadataError(checkpoint.name, str(error)) from error
+    if dummy:
+        fill_dummy(parameters)
+    else:
+        check_tensors(checkpoint, parameters)
+        fill(checkpoint, parameters, on_progress)
+    return model
+
+
+def open_checkpoint(path: Path, *, config_only: bool = False) -> Checkpoint:
+    """Open a folder or file by its kind, reading config and headers."""
+    if path.suffix == ".gguf":
+        from paceline_runtime.loaders.gguf_file import open_gguf
+
+        return open_gguf(path, config_only=config_only)
+    from paceline_runtime.loaders.safetensors_folder import open_folder
+
+    return open_folder(path, config_only=config_only)
+
+
+def _with_vocab_rows(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Add `vocab_rows` where the embedding is stored with more rows than the config's vocabulary has ids."""
+    rows = [t.shape[0] for t in checkpoint.tensors if t.name.endswith("embed_tokens.weight") and t.shape]
+    vocab_size = checkpoint.config.get("vocab_size")
+    padded = isinstance(vocab_size, int) and bool(rows) and rows[0] > vocab_size
+    return {**checkpoint.config, **({"vocab_rows": rows[0]} if padded else {})}

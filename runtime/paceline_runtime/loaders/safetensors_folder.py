@@ -1,0 +1,73 @@
+"""Opens a Hugging Face folder: config.json, generation_config.json and safetensors files, sharded or not."""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from paceline_compat.errors import MetadataError
+from paceline_compat.safetensors_header import read_folder
+from paceline_compat.source import LocalFolder
+from paceline_compat.tensors import TensorInfo
+from paceline_runtime.loaders.checkpoint import Checkpoint, StoredTensor, read_bytes
+
+_DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+
+
+def open_folder(path: Path, *, config_only: bool = False) -> Checkpoint:
+    """Read config and headers; tensors are left out with `config_only`, whose folder needs none."""
+    config = _read_config(path)
+    infos = {} if config_only else read_folder(LocalFolder(path))
+    _check_dtypes(path, infos)
+    in_file_order = sorted(infos.values(), key=lambda info: (info.file, info.offset))
+    tensors = tuple(StoredTensor(i.name, i.shape, i.num_bytes, functools.partial(_read, i)) for i in in_file_order)
+    return Checkpoint(str(path), _architecture(path, config), config, tensors)
+
+
+def _read(info: TensorInfo) -> torch.Tensor:
+    return read_bytes(info).view(_DTYPES[info.dtype]).view(info.shape)
+
+
+def _check_dtypes(path: Path, infos: dict[str, TensorInfo]) -> None:
+    packed = sorted({info.dtype for info in infos.values()} - _DTYPES.keys())
+    if packed:
+        raise MetadataError(
+            str(path),
+            f"holds tensors of {', '.join(packed)}, and only {', '.join(_DTYPES)} are read",
+            "use an unquantized checkpoint",
+        )
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    config = _read_json(path / "config.json")
+    generation_file = path / "generation_config.json"
+    generation = _read_json(generation_file) if generation_file.is_file() else {}
+    ends = [_as_list(source.get("eos_token_id")) for source in (config, generation)]
+    return {**config, "eos_token_id": list(dict.fromkeys(ends[0] + ends[1]))}
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise MetadataError(str(path), "no such file", "name a Hugging Face folder or a .gguf file") from None
+    except (OSError, ValueError) as error:
+        raise MetadataError(str(path), f"cannot be read as JSON: {error}") from None
+    if not isinstance(data, dict):
+        raise MetadataError(str(path), "is not a JSON object")
+    return data
+
+
+def _architecture(path: Path, config: dict[str, Any]) -> str:
+    names = config.get("architectures")
+    if not isinstance(names, list) or len(names) != 1 or not isinstance(names[0], str):
+        raise MetadataError(str(path / "config.json"), f"architectures must name one architecture, got {names!r}")
+    return names[0]
+
+
+def _as_list(value: Any) -> list[Any]:
+    return [] if value is None else list(value) if isinstance(value, list) else [value]

@@ -1,0 +1,90 @@
+"""Reading a checkpoint's config with every problem reported at once. Used by the families; it knows no file format."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+MATTERS: dict[str, tuple[Any, ...]] = {
+    "hidden_act": ("silu",),
+    "pretraining_tp": (1,),
+    "quantization_config": (),
+    "rope_interleaved": (False,),
+    "clip_qkv": (),
+    "attn_logit_softcapping": (),
+    "final_logit_softcapping": (),
+    "logit_scale": (1.0,),
+    "logits_scaling": (1.0,),
+    "embedding_multiplier": (1.0,),
+    "residual_multiplier": (1.0,),
+    "attention_multiplier": (),
+    "no_rope_layers": ((), []),
+    "num_local_experts": (0,),
+    "num_experts": (0,),
+    "is_causal": (True,),
+}
+"""Fields that change what a decoder computes, with the values under which they do not (None and absence never do)."""
+
+
+class ConfigError(ValueError):
+    """A config this runtime cannot serve; `problems` names each field, its value and what would do."""
+
+    def __init__(self, family: str, problems: list[str]) -> None:
+        super().__init__(f"config of family {family}: " + "; ".join(problems))
+        self.family, self.problems = family, problems
+
+
+class ConfigReader:
+    """Takes typed fields out of a config and collects what is wrong; `finish` raises it all."""
+
+    def __init__(self, family: str, config: Mapping[str, Any]) -> None:
+        self.family, self.config = family, config
+        self.problems: list[str] = []
+
+    def size(self, name: str, default: int | None = None) -> int:
+        """A positive integer; 1 stands in for a wrong one until `finish`."""
+        value = self.config.get(name)
+        value = default if value is None else value
+        if type(value) is not int or value < 1:
+            self.problems.append(f"{name} must be a positive integer, got {value!r}")
+            return 1
+        return value
+
+    def number(self, name: str) -> float:
+        """A positive number."""
+        value = self.config.get(name)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+            self.problems.append(f"{name} must be a positive number, got {value!r}")
+            return 1.0
+        return float(value)
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        """True or false."""
+        value = self.config.get(name, default)
+        if not isinstance(value, bool):
+            self.problems.append(f"{name} must be true or false, got {value!r}")
+        return bool(value)
+
+    def token_ids(self, name: str) -> tuple[int, ...]:
+        """A token id, a list of them, or none."""
+        value = self.config.get(name)
+        ids = [] if value is None else value if isinstance(value, list) else [value]
+        if not all(type(token) is int for token in ids):
+            self.problems.append(f"{name} must be a token id or a list of them, got {value!r}")
+            return ()
+        return tuple(ids)
+
+    def refuse_unless_neutral(self, matters: Mapping[str, tuple[Any, ...]] = MATTERS) -> None:
+        """Refuse fields that would change the computation and are not implemented."""
+        for name, neutral in matters.items():
+            value = self.config.get(name)
+            if value is not None and value not in neutral:
+                allowed = " or ".join(repr(choice) for choice in neutral) or "absent"
+                self.problems.append(f"{name} = {value!r} is not supported, it must be {allowed}")
+
+    def finish(self) -> None:
+        """Raise ConfigError when anything was wrong."""
+        if self.problems:
+            raise ConfigError(self.family, self.problems)

@@ -1,0 +1,54 @@
+"""The vocabulary in a GGUF's metadata: tokens, their kinds, and which of them end a generation.
+
+Called by the tokenizer and by GGUF loaders. Source of the rules: `llama-vocab.cpp` of llama.cpp.
+"""
+
+from __future__ import annotations
+
+from paceline_compat.gguf_header import GgufArray, GgufHeader
+
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
+"""Token types of `tokenizer.ggml.token_type`."""
+
+_ENDS = (
+    *("<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<end_of_turn>"),
+    *("<|endoftext|>", "</s>", "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<|end_of_text|>"),
+    *("<end_of_utterance>", "<eos>", "<turn|>", "<|tool_response>"),
+)
+_FILL_IN_ENDS = {
+    "fim_pad": ("<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]"),
+    "fim_rep": ("<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"),
+    "fim_sep": ("<|file_sep|>",),
+}
+"""Fill-in-the-middle tokens that end a generation: a metadata key each, else the first token so spelled."""
+
+
+def end_of_generation_ids(header: GgufHeader) -> set[int]:
+    """Ids that end a generation: those that the metadata names and those that the vocabulary spells.
+
+    Two exceptions of llama.cpp are kept: `<|end|>` only ends a message where `<|return|>` and `<|call|>` (or `<|calls|>`
+    and `<|flush|>`) exist, and `</s>` is text where `<|tool_response>` exists.
+    """
+    spelled = _spelled(header)
+    ends = {text for text in _ENDS if text in spelled}
+    calls = bool(ends & {"<|call|>", "<|calls|>"})
+    if calls and ends & {"<|return|>", "<|flush|>"}:
+        ends.discard("<|end|>")
+    if "<|tool_response>" in ends:
+        ends.discard("</s>")
+    named = {header.get(f"tokenizer.ggml.{name}_token_id", int) for name in ("eos", "eot", "eom")}
+    fill_in = {_fill_in(header, spelled, name) for name in _FILL_IN_ENDS}
+    return {token for token in named | fill_in if token is not None} | {spelled[text] for text in ends}
+
+
+def _fill_in(header: GgufHeader, spelled: dict[str, int], name: str) -> int | None:
+    first = next((spelled[text] for text in _FILL_IN_ENDS[name] if text in spelled), None)
+    return header.get(f"tokenizer.ggml.{name}_token_id", int, first)
+
+
+def _spelled(header: GgufHeader) -> dict[str, int]:
+    """Ids of the texts of interest; the vocabulary is not kept."""
+    if not isinstance(header.metadata.get("tokenizer.ggml.tokens"), GgufArray):
+        return {}
+    wanted = {*_ENDS, *(text for texts in _FILL_IN_ENDS.values() for text in texts)}
+    return {text: index for index, text in enumerate(header.strings("tokenizer.ggml.tokens")) if text in wanted}
