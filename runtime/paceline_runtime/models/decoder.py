@@ -166,6 +166,9 @@ class DenseDecoder:
         """Logits [M, vocab_size] of normed hidden rows [M, H]."""
         return self._head(hidden)
 
+    def make_states(self, num_slots: int, journal_rows: int) -> None:
+        """None: dense decoders keep no recurrent state."""
+
     def memory_bytes(self) -> int:
         """Bytes of weights held on the device."""
         return self._parameters.memory_bytes()

@@ -1,0 +1,107 @@
+"""Engines over tiny targets for the laws, and the reference they are compared with: one request, no cache, no batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from paceline_runtime.batch import PAGE_SIZE, Chunk, ForwardBatch
+from paceline_runtime.cache.pages import PageStore
+from paceline_runtime.config import EngineConfig
+from paceline_runtime.engine.build import assemble
+from paceline_runtime.engine.core import Engine
+from paceline_runtime.messages import Submit, Tokens
+from paceline_runtime.models.base import TargetMemory, TargetModel
+from paceline_runtime.sampling import SamplingParams
+from paceline_runtime.speculative.base import Proposer
+
+MAX_MODEL_LEN = 448
+
+
+def make_engine(target: TargetModel, proposer: Proposer | None = None, *, max_model_len=MAX_MODEL_LEN, decode=None, **options):
+    """An engine around a loaded target; `options` are EngineConfig's."""
+    fields = dict(model_path="tiny", memory_bytes=1 << 30, max_running_req=4, overlap=False)
+    return assemble(EngineConfig(**{**fields, **options}), target, proposer, max_model_len, decode)
+
+
+@dataclass
+class Answer:
+    """What one request got, step by step."""
+
+    token_ids: list[int] = field(default_factory=list)
+    steps: list[Tokens] = field(default_factory=list)
+
+    @property
+    def finish_reason(self) -> str | None:
+        return self.steps[-1].finish_reason if self.steps else None
+
+    @property
+    def accepted(self) -> list[int]:
+        """Accepted drafts of each verify step."""
+        return [tokens.accepted for tokens in self.steps if tokens.steps]
+
+    @property
+    def cached_tokens(self) -> int:
+        return self.steps[-1].cached_tokens
+
+
+def run(engine: Engine, prompts: dict[str, tuple[list[int], SamplingParams]], *, aborts: dict[str, int] | None = None):
+    """Submit everything at once and step to the end; `aborts` ends a request at its n-th token. Checks integrity each step."""
+    answers = {name: Answer() for name in prompts}
+    for name, (ids, params) in prompts.items():
+        refused = engine.add(Submit(request_id=name, prompt_ids=ids, params=params))
+        assert refused is None, refused
+    while engine.has_work:
+        for tokens in engine.step():
+            answer = answers[tokens.request_id]
+            answer.token_ids += tokens.token_ids
+            answer.steps.append(tokens)
+        for name, limit in (aborts or {}).items():
+            if len(answers[name].token_ids) >= limit:
+                engine.abort(name)
+        engine.check_integrity()
+    return answers
+
+
+def plain_tokens(target: TargetModel, prompt: list[int], num_tokens: int, *, adjust=None, eos_ids=()) -> list[int]:
+    """Greedy continuation by recomputing the whole text for every token: no cache, no batch, no speculation.
+
+    `adjust(logits [V], text, num_prompt)` may change the logits first (penalties, bias).
+    """
+    text = list(prompt)
+    while len(text) < len(prompt) + num_tokens:
+        logits = last_logits(target, text)
+        if adjust is not None:
+            logits = adjust(logits, text, len(prompt))
+        text.append(int(logits.argmax()))
+        if text[-1] in eos_ids:
+            break
+    return text[len(prompt) :]
+
+
+@torch.inference_mode()
+def last_logits(target: TargetModel, text: list[int]) -> torch.Tensor:
+    """Logits [V] after `text`, computed in one piece into a cache of its own."""
+    num_pages = 1 + -(-len(text) // PAGE_SIZE)
+    shape = target.shape
+    pages = PageStore(
+        num_pages=num_pages,
+        num_layers=len(shape.attention_layers),
+        num_kv_heads=shape.num_kv_heads,
+        head_dim=shape.head_dim,
+        dtype=target.dtype,
+        device=target.device,
+    )
+    positions = torch.arange(len(text))
+    batch = ForwardBatch(
+        ids=torch.tensor(text),
+        positions=positions,
+        slots=positions + PAGE_SIZE,
+        active=torch.ones(len(text), dtype=torch.bool),
+        rows=torch.tensor([1]),
+        page_table=torch.arange(1, num_pages)[None],
+        lengths=torch.tensor([0]),
+        width=0,
+        chunks=(Chunk(0, len(text), 0),),
+    )
+    return target.logits(target.forward(batch, TargetMemory(pages))[-1:])[0]

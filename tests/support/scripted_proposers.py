@@ -1,0 +1,95 @@
+"""Proposers for the laws: any acceptance, any q. They keep to the contract: device tensors only, nothing read back."""
+
+from __future__ import annotations
+
+import torch
+from paceline_kernels.counter_random import PROPOSAL, gumbel
+from paceline_runtime.batch import ForwardBatch
+from paceline_runtime.speculative.base import DraftInputs, FeatureSink, PlaneSpec, Proposal
+
+
+class StatelessProposer:
+    """The parts of the contract that a proposer without state leaves empty; counts its rows' lives."""
+
+    name = "scripted"
+
+    def __init__(self, num_steps: int) -> None:
+        self.num_steps = num_steps
+        self.num_restored = 0
+        self.num_restored_with_hit = 0
+        self.num_released = 0
+
+    @property
+    def planes(self) -> tuple[PlaneSpec, ...]:
+        return ()
+
+    def bind(self, planes: dict[str, torch.Tensor], num_rows: int) -> None:
+        self.num_rows = num_rows
+
+    def sink(self, batch: ForwardBatch) -> FeatureSink | None:
+        return None
+
+    def on_rows(self, batch: ForwardBatch, sink: FeatureSink | None, hidden: torch.Tensor) -> None:
+        assert hidden.shape[0] == batch.ids.shape[0]
+
+    def on_restore(self, row: int, pages: torch.Tensor, num_tokens: int) -> None:
+        self.num_restored += 1
+        self.num_restored_with_hit += num_tokens > 0
+
+    def on_release(self, row: int) -> None:
+        self.num_released += 1
+
+    def memory_bytes(self) -> int:
+        return 0
+
+
+class KnowingProposer(StatelessProposer):
+    """Knows each request's plain continuation and drafts a chosen number of right tokens, then wrong ones.
+
+    Requests are told apart by their first token. How many are right walks through 0..k with the position, so every accept
+    length occurs. `noise` spreads q over the true token and `vocab_size` others; without it q is a point mass.
+    """
+
+    def __init__(self, num_steps: int, vocab_size: int, *, spread: int = 0) -> None:
+        super().__init__(num_steps)
+        self._vocab = vocab_size
+        self._spread = spread
+        self._texts = torch.zeros((vocab_size, 1), dtype=torch.int64)
+
+    def know(self, texts: dict[int, list[int]]) -> None:
+        """First token -> the whole plain text, prompt included."""
+        longest = max(len(text) for text in texts.values()) + self.num_steps + 2
+        self._texts = torch.zeros((self._vocab, longest), dtype=torch.int64)
+        for first, text in texts.items():
+            self._texts[first, : len(text)] = torch.tensor(text)
+
+    def propose(self, inputs: DraftInputs) -> Proposal:
+        first = inputs.history[inputs.rows, torch.zeros_like(inputs.rows)]
+        slots = torch.arange(self.num_steps)
+        positions = inputs.lengths[:, None] + 1 + slots
+        truth = self._texts[first[:, None], positions.clamp(max=self._texts.shape[1] - 1)]
+        right = (inputs.lengths * 5 + first) % (self.num_steps + 1)
+        tokens = torch.where(slots < right[:, None], truth, (truth + 1) % self._vocab)
+        if not self._spread:
+            return Proposal(tokens)
+        others = (tokens[..., None] + torch.arange(self._spread)) % self._vocab
+        q = torch.full(others.shape, 0.5 / max(self._spread - 1, 1), dtype=torch.float64)
+        q[..., 0] = 0.5 if self._spread > 1 else 1.0
+        return Proposal(tokens, others, q)
+
+
+class FixedProposer(StatelessProposer):
+    """Draws every draft from one fixed q over the first ids of the vocabulary, independently of the text."""
+
+    def __init__(self, num_steps: int, q: torch.Tensor, *, purpose: int = PROPOSAL) -> None:
+        super().__init__(num_steps)
+        self._q = q
+        self._purpose = purpose
+
+    def propose(self, inputs: DraftInputs) -> Proposal:
+        batch, size = len(inputs.rows), len(self._q)
+        positions = inputs.lengths[:, None] + 1 + torch.arange(self.num_steps)
+        ids = torch.arange(size).expand(batch, self.num_steps, size)
+        noise = gumbel(inputs.seeds[:, None, None], positions[..., None], self._purpose, ids)
+        tokens = (self._q.log() + noise).argmax(-1)
+        return Proposal(tokens, ids, self._q.expand(batch, self.num_steps, size))
