@@ -35,9 +35,7 @@ class ApiClient:
         self._authorization = f"Bearer {config['users'][0]['user']['token']}"
         self._local = threading.local()
 
-    def request(
-        self, method: str, path: str, body: object = None, content_type: str = "application/json"
-    ) -> HttpAnswer:
+    def request(self, method: str, path: str, body: object = None, content_type: str = "application/json") -> HttpAnswer:
         """One request; any status is an answer. Raises OSError while the API server is away."""
         headers = {"Authorization": self._authorization, "Content-Type": content_type}
         data = None if body is None else json.dumps(body)
@@ -82,9 +80,7 @@ class ApiClient:
             raise
 
 
-def http_through_gate(
-    gate_port: int, url: str, body: object, method: str | None, headers: dict[str, str]
-) -> HttpAnswer:
+def http_through_gate(gate_port: int, url: str, body: object, method: str | None, headers: dict[str, str]) -> HttpAnswer:
     """One request to an `http://` or (unverified) `https://` URL inside; a body that is not text is sent as JSON."""
     parts = urlsplit(url)
     is_tls = parts.scheme == "https"

@@ -156,9 +156,7 @@ class Cluster:
         self._process.wait(timeout=COMMAND_LIMIT_S)
 
     def _run(self, argv: list[str], text: str | None) -> str:
-        done = subprocess.run(
-            argv, input=text, env=self.environment, capture_output=True, text=True, timeout=COMMAND_LIMIT_S
-        )
+        done = subprocess.run(argv, input=text, env=self.environment, capture_output=True, text=True, timeout=COMMAND_LIMIT_S)
         if done.returncode:
             raise ClusterError(f"{Path(argv[0]).name} {' '.join(argv[1:])}: {done.stderr.strip()}")
         return done.stdout
