@@ -1,0 +1,63 @@
+"""Projection of context rows to the keys and values of every draft layer, 64 rows at a time.
+
+Called by the draft's context ring when rows are written and when a ring is rebuilt from pages. A matmul rounds differently
+at different row counts; here every matmul, norm and rotation has the one tile shape, so a row's keys and values do not
+depend on the rows beside it, and a rebuilt ring equals the original bit for bit. Large matmuls stay torch's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch.nn import functional
+
+from paceline_kernels.rms_norm import rms_norm
+from paceline_kernels.rotary import apply_rotary, rotary_table
+
+TILE_ROWS = 64
+
+
+@dataclass(frozen=True)
+class ContextProjection:
+    """What turns context rows into keys and values.
+
+    weight:              [L, 2, Hkv * D, H], key and value projections of the L layers
+    key_norms:           L tensors [D]
+    inverse_frequencies: float32 [D / 2]
+    """
+
+    weight: torch.Tensor
+    key_norms: tuple[torch.Tensor, ...]
+    inverse_frequencies: torch.Tensor
+    eps: float
+
+
+def context_keys_values(
+    context: torch.Tensor, positions: torch.Tensor, projection: ContextProjection
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Keys (normed and rotated to their positions) and values of N context rows: two [L, N, Hkv, D].
+
+    context: [N, H]; positions: int64 [N]
+    """
+    num_rows = context.shape[0]
+    padding = -num_rows % TILE_ROWS
+    context, positions = functional.pad(context, (0, 0, 0, padding)), functional.pad(positions, (0, padding))
+    tiles = [
+        _tile(rows, places, projection)
+        for rows, places in zip(torch.split(context, TILE_ROWS), torch.split(positions, TILE_ROWS), strict=True)
+    ]
+    keys, values = (torch.cat(parts, 1)[:, :num_rows] for parts in zip(*tiles, strict=True))
+    return keys, values
+
+
+def _tile(context: torch.Tensor, positions: torch.Tensor, projection: ContextProjection) -> tuple[torch.Tensor, torch.Tensor]:
+    head_dim = projection.key_norms[0].shape[0]
+    table = rotary_table(positions, projection.inverse_frequencies, 1.0, context.dtype)
+    projected = functional.linear(context, projection.weight.flatten(0, 2))
+    keys, values = projected.view(TILE_ROWS, len(projection.key_norms), 2, -1, head_dim).unbind(2)
+    normed = [
+        apply_rotary(rms_norm(keys[:, layer], weight, projection.eps), table)
+        for layer, weight in enumerate(projection.key_norms)
+    ]
+    return torch.stack(normed), values.transpose(0, 1)

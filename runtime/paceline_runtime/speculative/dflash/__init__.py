@@ -1,0 +1,1 @@
+"""The DFlash 2 draft and its proposer (`load.load_proposer`)."""

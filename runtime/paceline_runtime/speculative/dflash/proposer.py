@@ -1,0 +1,98 @@
+"""The DFlash 2 proposer: keeps what target rows give the draft, and drafts a block per request and step.
+
+Called by the executor in `launch`, so it reads nothing back to the host. Context rows live in the target's pages, which is
+why a prefix hit at any boundary brings the draft's window with it; keys and values live in a ring per request row.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from paceline_runtime.batch import ForwardBatch
+from paceline_runtime.models.base import TargetModel
+from paceline_runtime.speculative.base import DraftInputs, FeatureSink, PlaneSpec, Proposal
+from paceline_runtime.speculative.dflash.draft import Draft
+from paceline_runtime.speculative.dflash.ring import ContextRings
+from paceline_runtime.speculative.dflash.taps import TapSum
+
+CONTEXT_PLANE = "dflash_context"
+
+
+class DFlashProposer:
+    """Implements `Proposer`; see there for the life of a request row."""
+
+    name = "dflash"
+
+    def __init__(self, draft: Draft, target: TargetModel, num_steps: int) -> None:
+        self.draft, self.target, self.num_steps = draft, target, num_steps
+        self._rings: ContextRings | None = None
+        self._plane: torch.Tensor | None = None
+
+    @property
+    def planes(self) -> tuple[PlaneSpec, ...]:
+        """One context row per token, in the draft's dtype."""
+        return (PlaneSpec(CONTEXT_PLANE, (self.draft.config.hidden_size,), self.draft.dtype),)
+
+    def bind(self, planes: dict[str, torch.Tensor], num_rows: int) -> None:
+        """Take the pages' plane and allocate the rings."""
+        self._plane = planes[CONTEXT_PLANE]
+        self._rings = ContextRings(self.draft, num_rows)
+
+    @property
+    def plane(self) -> torch.Tensor:
+        """Context rows by page, [num_pages, PAGE_SIZE, H]."""
+        assert self._plane is not None, "bind comes first"
+        return self._plane
+
+    @property
+    def rings(self) -> ContextRings:
+        """Keys and values of context rows by request row."""
+        assert self._rings is not None, "bind comes first"
+        return self._rings
+
+    def sink(self, batch: ForwardBatch) -> TapSum:
+        """Every row is tapped: any page may be hit later, and `fc` costs little beside the target's layers."""
+        return TapSum(self.draft)
+
+    def on_rows(self, batch: ForwardBatch, sink: FeatureSink | None, hidden: torch.Tensor) -> None:
+        """Write context rows to the pages, and keys and values of those near each request's end to its ring."""
+        assert isinstance(sink, TapSum)
+        context = self.draft.context_rows(sink.projected)
+        self.plane.flatten(0, 1)[batch.slots] = context
+        rows, positions, kept = self._ring_rows(batch)
+        self.rings.write(rows, positions, context if kept is None else context[kept])
+
+    def on_restore(self, row: int, pages: torch.Tensor, num_tokens: int) -> None:
+        """Rebuild the row's ring from the pages of its cached prefix."""
+        self.rings.restore(row, self.plane, pages, num_tokens)
+
+    def on_release(self, row: int) -> None:
+        """Nothing to undo: a ring's slots are read by the length of the request that owns the row now."""
+
+    def propose(self, inputs: DraftInputs) -> Proposal:
+        """Draft k tokens per request; the block is always 1 + k wide, since its rows depend on the width."""
+        draft, rings = self.draft, self.rings
+        embeddings = draft.block_embeddings(self.target, inputs.pending, self.num_steps)
+        hidden = draft.forward(embeddings, inputs.lengths, inputs.rows, rings.keys, rings.values)
+        candidates = draft.candidates(self.target, hidden[:, 1:])
+        tokens, q = draft.select(candidates, inputs.pending, inputs.temperature, inputs.seeds, inputs.lengths)
+        return Proposal(tokens=tokens, candidates=candidates.ids, q=q)
+
+    def memory_bytes(self) -> int:
+        """Bytes of the draft's weights and the rings."""
+        return self.draft.weights.memory_bytes() + (self._rings.memory_bytes() if self._rings else 0)
+
+    def _ring_rows(self, batch: ForwardBatch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        """Request row and position of the batch's rows that go to the rings, and which rows those are (None: all)."""
+        device = batch.rows.device
+        if not batch.chunks:
+            offsets = torch.arange(batch.width, device=device)
+            return batch.rows.repeat_interleave(batch.width), (batch.lengths[:, None] + offsets).flatten(), None
+        rows, positions, kept = [], [], []
+        for index, chunk in enumerate(batch.chunks):
+            first = max(0, chunk.num_tokens - self.rings.reach)
+            offsets = torch.arange(first, chunk.num_tokens, device=device)
+            rows.append(batch.rows[index].expand(offsets.shape))
+            positions.append(chunk.start + offsets)
+            kept.append(chunk.offset + offsets)
+        return torch.cat(rows), torch.cat(positions), torch.cat(kept)

@@ -1,0 +1,53 @@
+"""Keys and values of each request's last context rows, in rings addressed by position.
+
+Called by the proposer. A row never needs a reset: which positions its ring holds follows from the request's length, and
+`window_attention` looks at no other slot. 64 slots more than the window keep a verify's rejected rows, which stand past the
+length, from overwriting context that is still in the window.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from paceline_kernels.context_rows import TILE_ROWS, context_keys_values
+from paceline_runtime.batch import PAGE_SIZE
+from paceline_runtime.speculative.dflash.draft import Draft
+
+SPARE_ROWS = 64
+
+
+class ContextRings:
+    """Rings of `num_rows` request rows; row 0 is the dummy.
+
+    keys, values: [L, num_rows, R, Hkv, D] with R = window + 64
+    """
+
+    def __init__(self, draft: Draft, num_rows: int) -> None:
+        config = draft.config
+        self.size = config.sliding_window + SPARE_ROWS
+        shape = (config.num_layers, num_rows, self.size, config.num_kv_heads, config.head_dim)
+        self.keys = torch.zeros(shape, dtype=draft.dtype, device=draft.weights.norm.device)
+        self.values = torch.zeros_like(self.keys)
+        self.reach = config.sliding_window - 1
+        self._projection = draft.context_projection()
+
+    def write(self, rows: torch.Tensor, positions: torch.Tensor, context: torch.Tensor) -> None:
+        """Keep context rows [N, H] of positions int64 [N] in request rows int64 [N]; no (row, slot) twice but in row 0."""
+        keys, values = context_keys_values(context, positions, self._projection)
+        slots = positions % self.size
+        self.keys[:, rows, slots] = keys
+        self.values[:, rows, slots] = values
+
+    def restore(self, row: int, plane: torch.Tensor, pages: torch.Tensor, num_tokens: int) -> None:
+        """Rebuild a ring from the context rows that its window can reach: plane [num_pages, PAGE_SIZE, H], pages int64 [P].
+
+        One tile at a time, so the workspace is one tile whatever the window and however many requests restore.
+        """
+        for start in range(max(0, num_tokens - self.reach), num_tokens, TILE_ROWS):
+            positions = torch.arange(start, min(start + TILE_ROWS, num_tokens), device=pages.device)
+            context = plane[pages[positions // PAGE_SIZE], positions % PAGE_SIZE]
+            self.write(torch.full_like(positions, row), positions, context)
+
+    def memory_bytes(self) -> int:
+        """Bytes of all rings."""
+        return self.keys.nbytes + self.values.nbytes

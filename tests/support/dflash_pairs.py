@@ -1,0 +1,187 @@
+"""Tiny DFlash 2 drafts as the `dflash` package builds them, the same weights in ours, and a target that is a table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from dflash.model import DFlash2DraftModel
+from transformers import Qwen3Config
+
+from paceline_compat.checkpoint import draft_facts
+from paceline_compat.draft_tensors import expected_shapes
+from paceline_runtime.batch import PAGE_SIZE, Chunk, ForwardBatch
+from paceline_runtime.speculative.base import DraftInputs
+from paceline_runtime.speculative.dflash.config import DraftConfig
+from paceline_runtime.speculative.dflash.draft import Draft
+from paceline_runtime.speculative.dflash.ops import REFERENCE
+from paceline_runtime.speculative.dflash.proposer import CONTEXT_PLANE, DFlashProposer
+from paceline_runtime.speculative.dflash.weights import assemble
+
+
+def draft_content(**changes: Any) -> dict[str, Any]:
+    """The `config.json` of a small draft; DFlash fields go into `dflash_config`."""
+    content: dict[str, Any] = {
+        "architectures": ["DFlash2DraftModel"],
+        "model_type": "qwen3",
+        "hidden_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "intermediate_size": 64,
+        "vocab_size": 96,
+        "rms_norm_eps": 1e-6,
+        "hidden_act": "silu",
+        "attention_bias": False,
+        "max_position_embeddings": 512,
+        "tie_word_embeddings": False,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e7},
+        "use_sliding_window": True,
+        "sliding_window": 32,
+        "max_window_layers": 0,
+        "is_causal": False,
+        "num_target_layers": 8,
+        "dflash_config": {
+            "block_size": 8,
+            "mask_token_id": 95,
+            "target_layer_ids": [1, 3, 6],
+            "conv_kernel_size": 2,
+            "conv_group_size": 16,
+            "selector_rank": 16,
+            "selector_top_k": 4,
+        },
+    }
+    nested = {name: changes.pop(name) for name in list(changes) if name in content["dflash_config"]}
+    content |= changes
+    content["dflash_config"] |= nested
+    content["layer_types"] = ["sliding_attention"] * content["num_hidden_layers"]
+    return content
+
+
+def oracle_draft(content: dict[str, Any], seed: int = 1, dtype: torch.dtype = torch.float64) -> DFlash2DraftModel:
+    """The package's model with lively random weights; fresh, its convolutions hold uninitialised memory."""
+    generator = torch.Generator().manual_seed(seed)
+    model = DFlash2DraftModel(Qwen3Config(**content)).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            if "base_kernel" in name:
+                parameter.copy_(0.2 * noise)
+                parameter[:, 0] += 1
+            elif parameter.ndim == 1:
+                parameter.copy_(1 + 0.2 * noise)
+            else:
+                parameter.copy_(noise * (0.5 if "codebook" in name else parameter.shape[-1] ** -0.5))
+    return model.to(dtype)
+
+
+def our_draft(oracle: DFlash2DraftModel, content: dict[str, Any], dtype: torch.dtype = torch.float64) -> Draft:
+    """The same weights in our draft."""
+    facts = draft_facts("draft", content, {})
+    config = DraftConfig.from_facts(facts)
+    stored = {name.replace("codebook.weight", "codebook"): tensor for name, tensor in oracle.state_dict().items()}
+    tensors = {name: stored[name].to(dtype).clone() for name in expected_shapes(facts)}
+    return Draft(config, assemble(config, tensors), REFERENCE)
+
+
+class TableTarget:
+    """A `TargetModel` of an embedding and a head, for tests that make up what the layers gave.
+
+    `head` is also what the oracle wants of a target: `get_input_embeddings()` and `lm_head`.
+    """
+
+    def __init__(self, hidden_size: int, vocab_size: int, dtype: torch.dtype = torch.float64, seed: int = 2) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        self.dtype, self.device = dtype, torch.device("cpu")
+        self.embedding = torch.randn(vocab_size, hidden_size, generator=generator).to(dtype)
+        self.head = torch.randn(vocab_size, hidden_size, generator=generator).to(dtype)
+        self.shape = SimpleNamespace(hidden_size=hidden_size, vocab_size=vocab_size, num_layers=8)
+
+    def embed(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.embedding[ids]
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        return hidden @ self.head.T
+
+    def for_oracle(self) -> SimpleNamespace:
+        return SimpleNamespace(
+            get_input_embeddings=lambda: SimpleNamespace(weight=self.embedding), lm_head=lambda hidden: self.logits(hidden)
+        )
+
+
+class Harness:
+    """Drives a proposer as the executor does, with made-up layer outputs; each request row owns a run of pages."""
+
+    def __init__(self, draft: Draft, target: TableTarget, num_steps: int, num_rows: int = 4, num_pages: int = 64) -> None:
+        self.proposer = DFlashProposer(draft, target, num_steps)
+        self.plane = torch.zeros(num_pages, PAGE_SIZE, draft.config.hidden_size, dtype=draft.dtype)
+        self.proposer.bind({CONTEXT_PLANE: self.plane}, num_rows)
+        self.taps = draft.config.target_layer_ids
+
+    def prefill(self, row: int, pages: Sequence[int], start: int, features: torch.Tensor) -> None:
+        """One chunk from position `start` on; features: [N, taps, H]."""
+        num_tokens = features.shape[0]
+        batch = self._batch(row, pages, start, num_tokens, 0, (Chunk(0, num_tokens, start),))
+        self._tell(batch, features)
+
+    def verify(self, row: int, pages: Sequence[int], length: int, features: torch.Tensor) -> None:
+        """The rows of one verify, accepted or not; features: [W, taps, H]."""
+        self._tell(self._batch(row, pages, length, features.shape[0], features.shape[0], ()), features)
+
+    def propose(self, row: int, pending: int, length: int, temperature: float = 0.0, seed: int = 0):
+        """The proposal for one request."""
+        return self.proposer.propose(draft_inputs([row], [pending], [length], [temperature], [seed]))
+
+    def _tell(self, batch: ForwardBatch, features: torch.Tensor) -> None:
+        sink = self.proposer.sink(batch)
+        for layer in range(max(self.taps) + 1):
+            if sink.wants(layer):
+                sink.layer_output(layer, features[:, self.taps.index(layer)])
+        self.proposer.on_rows(batch, sink, features[:, 0])
+
+    def _batch(self, row, pages, start, num_tokens, width, chunks) -> ForwardBatch:
+        positions = torch.arange(start, start + num_tokens)
+        table = torch.tensor([list(pages)])
+        return ForwardBatch(
+            ids=torch.zeros(num_tokens, dtype=torch.int64),
+            positions=positions,
+            slots=table[0][positions // PAGE_SIZE] * PAGE_SIZE + positions % PAGE_SIZE,
+            active=torch.ones(num_tokens, dtype=torch.bool),
+            rows=torch.tensor([row]),
+            page_table=table,
+            lengths=torch.tensor([start]),
+            width=width,
+            chunks=chunks,
+        )
+
+
+def draft_inputs(
+    rows: list[int], pending: list[int], lengths: list[int], temperature: list[float], seeds: list[int]
+) -> DraftInputs:
+    """Inputs of `propose` for B requests; the draft reads neither history nor pages."""
+    return DraftInputs(
+        rows=torch.tensor(rows),
+        pending=torch.tensor(pending),
+        lengths=torch.tensor(lengths),
+        history=torch.zeros(max(rows) + 1, 1, dtype=torch.int64),
+        page_table=torch.zeros(len(rows), 1, dtype=torch.int64),
+        temperature=torch.tensor(temperature),
+        seeds=torch.tensor(seeds),
+    )
+
+
+def write_draft(folder: Path, oracle: DFlash2DraftModel, content: dict[str, Any], **renames: str) -> None:
+    """A checkpoint folder with released names; `renames` maps parts of tensor names to others."""
+    from safetensors.torch import save_file
+
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(content))
+    tensors = {name.replace("codebook.weight", "codebook"): tensor.clone() for name, tensor in oracle.state_dict().items()}
+    for old, new in renames.items():
+        tensors = {name.replace(old, new): tensor for name, tensor in tensors.items()}
+    save_file(tensors, folder / "model.safetensors")
