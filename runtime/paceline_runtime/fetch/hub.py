@@ -1,0 +1,76 @@
+"""Model hubs that speak the Hugging Face HTTP API: one call for commit, sizes and digests, one address per file.
+
+Every file is verified: large ones by the SHA-256 of their LFS object, small ones by git's name of their blob.
+"""
+
+import json
+import re
+import urllib.parse
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from .client import Client, place
+from .errors import RefusedError, RequestError
+from .listing import Digest, Listing, RemoteFile
+from .paths import safe_path
+from .uri import HubUri
+
+
+@dataclass(frozen=True)
+class BearerAuth(httpx.Auth):
+    """Sends a token; httpx drops it when a redirect leaves the host."""
+
+    token: str = field(repr=False)
+
+    def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
+        request.headers["authorization"] = f"Bearer {self.token}"
+        yield request
+
+
+def list_hub(uri: HubUri, client: Client, environment: Mapping[str, str]) -> Listing:
+    """All files of the revision's commit. The commit is resolved once: a branch that moves meanwhile changes nothing."""
+    endpoint = environment.get("HF_ENDPOINT", "").rstrip("/")
+    if httpx.URL(endpoint).scheme not in ("http", "https"):
+        raise RequestError("hf:// needs HF_ENDPOINT, the hub's address: https://...")
+    token = environment.get("HF_TOKEN", "").strip()
+    auth = BearerAuth(token) if token else None
+    revision = urllib.parse.quote(uri.revision, safe="")
+    info = _info(f"{endpoint}/api/models/{uri.repo}/revision/{revision}?blobs=true", client, auth)
+    base = f"{endpoint}/{uri.repo}/resolve/{info['sha']}"
+    files = tuple(_remote_file(base, item) for item in info["siblings"] if uri.file in (None, item["rfilename"]))
+    if not files:
+        raise RefusedError(f"{place(endpoint)}/{uri.repo}: revision {uri.revision} holds no {uri.file or 'files'}")
+    return Listing(info["sha"], files, auth)
+
+
+def _info(url: str, client: Client, auth: BearerAuth | None) -> dict[str, Any]:
+    try:
+        body = client.get(url, auth).body
+    except RefusedError as error:
+        remedy = "set HF_TOKEN to a token that may read it" if auth is None else "HF_TOKEN may not read it, or has expired"
+        raise RefusedError(f"{error} (when the repository is private or gated: {remedy})") from error
+    try:
+        info = json.loads(body)
+        is_sound = bool(re.fullmatch(r"[0-9a-f]{40,64}", info["sha"])) and all(
+            isinstance(item["rfilename"], str) for item in info["siblings"]
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise RefusedError(f"{place(url)}: the answer is not a repository's description; is HF_ENDPOINT right?") from error
+    if not is_sound:
+        raise RefusedError(f"{place(url)}: the answer names no commit or files without names")
+    return dict(info)
+
+
+def _remote_file(base: str, item: dict[str, Any]) -> RemoteFile:
+    path = safe_path(item["rfilename"])
+    lfs, size, blob = item.get("lfs"), item.get("size"), item.get("blobId")
+    digest = None
+    if isinstance(lfs, dict) and re.fullmatch(r"[0-9a-f]{64}", str(lfs.get("sha256"))):
+        digest, size = Digest("sha256", lfs["sha256"]), lfs.get("size", size)
+    elif isinstance(size, int) and re.fullmatch(r"[0-9a-f]{40}", str(blob)):
+        digest = Digest("git-sha1", str(blob))
+    size_bytes = size if isinstance(size, int) and size >= 0 else None
+    return RemoteFile(path, f"{base}/{urllib.parse.quote(path)}", size_bytes, digest)

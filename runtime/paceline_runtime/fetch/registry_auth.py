@@ -1,0 +1,76 @@
+"""Registry tokens: answers a 401 challenge once, then sends what it got (OCI distribution spec, Docker token flow)."""
+
+import base64
+import json
+import re
+from collections.abc import Generator, Mapping
+from pathlib import Path
+
+import httpx
+
+from .errors import RefusedError, RequestError
+
+_PARAMETER = re.compile(r'(\w+)="([^"]*)"')
+
+
+class RegistryAuth(httpx.Auth):
+    """``basic`` is the registry's ``user:password`` in base64 as a Docker config holds it, None for anonymous pulls."""
+
+    def __init__(self, basic: str | None) -> None:
+        self._basic = basic
+        self._header: str | None = None
+
+    def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
+        if self._header:
+            request.headers["authorization"] = self._header
+        response = yield request
+        challenge = response.headers.get("www-authenticate", "")
+        if response.status_code != 401 or not challenge:
+            return
+        kind, _, rest = challenge.partition(" ")
+        if kind.lower() == "bearer":
+            answer = yield self._token_request(request, dict(_PARAMETER.findall(rest)))
+            answer.read()
+            self._header = f"Bearer {_token(answer)}"
+        elif kind.lower() == "basic" and self._basic:
+            self._header = f"Basic {self._basic}"
+        else:
+            return
+        request.headers["authorization"] = self._header
+        yield request
+
+    def _token_request(self, request: httpx.Request, challenge: Mapping[str, str]) -> httpx.Request:
+        realm = httpx.URL(challenge.get("realm", ""))
+        if realm.scheme != "https" and realm.scheme != request.url.scheme:
+            raise RefusedError("the registry names a token service without TLS; nothing was sent there")
+        query = {name: challenge[name] for name in ("service", "scope") if name in challenge}
+        headers = {"authorization": f"Basic {self._basic}"} if self._basic else {}
+        return httpx.Request("GET", realm.copy_merge_params(query), headers=headers)
+
+
+def docker_credentials(registry: str, environment: Mapping[str, str]) -> str | None:
+    """The registry's entry in ``$DOCKER_CONFIG/config.json`` (the form of an image pull secret), None where there is none."""
+    folder = environment.get("DOCKER_CONFIG")
+    if not folder:
+        return None
+    path = Path(folder) / "config.json"
+    try:
+        auths = json.loads(path.read_bytes()).get("auths", {})
+        entry = auths.get(registry) or auths.get(f"https://{registry}") or {}
+        if "auth" in entry:
+            return str(entry["auth"])
+        pair = f"{entry['username']}:{entry['password']}" if "username" in entry else ""
+    except (OSError, ValueError, AttributeError, KeyError, TypeError) as error:
+        raise RequestError(f"DOCKER_CONFIG: {path} is not a readable Docker config ({type(error).__name__})") from error
+    return base64.b64encode(pair.encode()).decode() if pair else None
+
+
+def _token(answer: httpx.Response) -> str:
+    try:
+        body = answer.json() if answer.is_success else {}
+        token = body.get("token") or body.get("access_token")
+    except (ValueError, AttributeError):
+        token = None
+    if not token:
+        raise RefusedError(f"the registry's token service answered {answer.status_code} and gave no token")
+    return str(token)

@@ -1,0 +1,98 @@
+"""S3-compatible object stores: ListObjectsV2 and ranged GETs, path style, signed when there are keys.
+
+An object's ETag is the MD5 of its content unless it was uploaded in parts or encrypted with a managed key; then only size
+and ETag vouch for it.
+"""
+
+import re
+import urllib.parse
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import httpx
+
+from .client import Client, place
+from .errors import RefusedError, RequestError
+from .listing import Digest, Listing, RemoteFile
+from .paths import safe_path
+from .sigv4 import Credentials, SigV4Auth
+from .uri import S3Uri
+
+
+@dataclass(frozen=True)
+class _Object:
+    key: str
+    size_bytes: int
+    etag: str
+
+
+def list_s3(uri: S3Uri, client: Client, environment: Mapping[str, str]) -> Listing:
+    """The object that the prefix names, or all objects below it."""
+    endpoint = environment.get("AWS_ENDPOINT_URL", "").rstrip("/")
+    if httpx.URL(endpoint).scheme not in ("http", "https"):
+        raise RequestError("s3:// needs AWS_ENDPOINT_URL, the object store's address: https://...")
+    auth = _auth(environment)
+    base = f"{endpoint}/{uri.bucket}"
+    files = tuple(_remote_file(base, uri.prefix, item) for item in _objects(base, uri.prefix, client, auth))
+    if not files:
+        raise RefusedError(f"{place(base)}: no object under {uri.prefix!r}")
+    return Listing("", files, auth)
+
+
+def _auth(environment: Mapping[str, str]) -> SigV4Auth | None:
+    key, secret = environment.get("AWS_ACCESS_KEY_ID"), environment.get("AWS_SECRET_ACCESS_KEY")
+    if bool(key) != bool(secret):
+        raise RequestError("AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY belong together: set both, or neither for public data")
+    if not key or not secret:
+        return None
+    credentials = Credentials(key, secret, environment.get("AWS_SESSION_TOKEN") or None)
+    return SigV4Auth(credentials, environment.get("AWS_REGION") or "us-east-1")
+
+
+def _objects(base: str, prefix: str, client: Client, auth: httpx.Auth | None) -> Iterator[_Object]:
+    """All pages; objects that merely begin like the prefix, and folder markers, are left out."""
+    query = {"list-type": "2", "prefix": prefix}
+    while True:
+        # safe="" since S3 expects a slash inside a query to be encoded, also in what is signed.
+        encoded = urllib.parse.urlencode(query, safe="", quote_via=urllib.parse.quote)
+        page = _page(client.get(f"{base}?{encoded}", auth).body, base)
+        for item in map(_object, page.iter("Contents")):
+            is_below = not prefix or item.key == prefix or item.key.startswith(f"{prefix}/")
+            if is_below and not item.key.endswith("/"):
+                yield item
+        token = page.findtext("NextContinuationToken")
+        if page.findtext("IsTruncated") != "true" or not token:
+            return
+        query["continuation-token"] = token
+
+
+def _page(body: bytes, base: str) -> ET.Element:
+    if b"<!DOCTYPE" in body or b"<!ENTITY" in body:
+        raise RefusedError(f"{place(base)}: the listing declares entities, which no object store does")
+    try:
+        root = ET.fromstring(re.sub(rb'\sxmlns="[^"]*"', b"", body, count=1))
+    except ET.ParseError as error:
+        raise RefusedError(f"{place(base)}: the answer is not an object listing; is AWS_ENDPOINT_URL right?") from error
+    if root.tag != "ListBucketResult":
+        raise RefusedError(f"{place(base)}: the answer is <{root.tag}>, not an object listing")
+    return root
+
+
+def _object(item: ET.Element) -> _Object:
+    key, size, etag = (item.findtext(name) for name in ("Key", "Size", "ETag"))
+    if key is None or not (size or "").isdigit():
+        raise RefusedError("the object store lists an object without Key or Size")
+    return _Object(key, int(size or 0), etag or "")
+
+
+def _remote_file(base: str, prefix: str, item: _Object) -> RemoteFile:
+    name = item.key.rpartition("/")[2] if item.key == prefix else item.key.removeprefix(prefix).removeprefix("/")
+    md5 = item.etag.strip('"')
+    return RemoteFile(
+        path=safe_path(name),
+        url=f"{base}/{urllib.parse.quote(item.key, safe='/-_.~')}",
+        size_bytes=item.size_bytes,
+        digest=Digest("md5", md5) if re.fullmatch(r"[0-9a-f]{32}", md5) else None,
+        etag=item.etag or None,
+    )

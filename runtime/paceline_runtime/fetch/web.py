@@ -1,0 +1,23 @@
+"""One file from a web server, verified by the digest in the URI's fragment, else by size and ETag. No credentials are sent."""
+
+from .client import Client
+from .errors import RefusedError, TransientError
+from .listing import Digest, Listing, RemoteFile
+from .uri import WebUri
+
+
+def list_web(uri: WebUri, client: Client) -> Listing:
+    """The one file. The probe may fail (signed addresses often allow GET only): then the size is learned while it comes."""
+    size_bytes, etag = _probe(uri.url, client)
+    digest = Digest("sha256", uri.sha256) if uri.sha256 else None
+    return Listing("", (RemoteFile(uri.file, uri.url, size_bytes, digest, etag),))
+
+
+def _probe(url: str, client: Client) -> tuple[int | None, str | None]:
+    """Size and strong ETag (a weak one does not vouch for bytes: RFC 9110 section 8.8.1)."""
+    try:
+        with client.stream("HEAD", url) as response:
+            length, etag = response.headers.get("content-length", ""), response.headers.get("etag")
+            return (int(length) if length.isdigit() else None), (None if (etag or "W/").startswith("W/") else etag)
+    except (RefusedError, TransientError):
+        return None, None
