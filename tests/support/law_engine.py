@@ -13,6 +13,7 @@ from paceline_runtime.engine.core import Engine
 from paceline_runtime.messages import Submit, Tokens
 from paceline_runtime.models.base import TargetMemory, TargetModel
 from paceline_runtime.sampling import SamplingParams
+from paceline_runtime.scheduler.request import StepPlan
 from paceline_runtime.speculative.base import Proposer
 
 MAX_MODEL_LEN = 448
@@ -22,6 +23,19 @@ def make_engine(target: TargetModel, proposer: Proposer | None = None, *, max_mo
     """An engine around a loaded target; `options` are EngineConfig's."""
     fields = dict(model_path="tiny", memory_bytes=1 << 30, max_running_req=4, overlap=False)
     return assemble(EngineConfig(**{**fields, **options}), target, proposer, max_model_len, decode)
+
+
+def record_plans(engine: Engine) -> list[StepPlan]:
+    """Every plan the engine launches from now on, in order."""
+    plans: list[StepPlan] = []
+    launch = engine.executor.launch
+
+    def recording(plan: StepPlan):
+        plans.append(plan)
+        return launch(plan)
+
+    engine.executor.launch = recording
+    return plans
 
 
 @dataclass

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import torch
-from paceline_kernels.counter_random import PROPOSAL, gumbel
+from paceline_kernels.counter_random import PROPOSAL, gumbel, uniform
 from paceline_runtime.batch import ForwardBatch
 from paceline_runtime.speculative.base import DraftInputs, FeatureSink, PlaneSpec, Proposal
+
+_PATTERN = 99
+"""A purpose of its own for the acceptance pattern: the same for a text in every run."""
 
 
 class StatelessProposer:
@@ -46,8 +49,8 @@ class StatelessProposer:
 class KnowingProposer(StatelessProposer):
     """Knows each request's plain continuation and drafts a chosen number of right tokens, then wrong ones.
 
-    Requests are told apart by their first token. How many are right walks through 0..k with the position, so every accept
-    length occurs. `noise` spreads q over the true token and `vocab_size` others; without it q is a point mass.
+    Requests are told apart by their first token. How many are right is a fixed function of
+    the text and the position that takes every value 0..k. `noise` spreads q over the true token and `vocab_size` others; without it q is a point mass.
     """
 
     def __init__(self, num_steps: int, vocab_size: int, *, spread: int = 0) -> None:
@@ -68,7 +71,7 @@ class KnowingProposer(StatelessProposer):
         slots = torch.arange(self.num_steps)
         positions = inputs.lengths[:, None] + 1 + slots
         truth = self._texts[first[:, None], positions.clamp(max=self._texts.shape[1] - 1)]
-        right = (inputs.lengths * 5 + first) % (self.num_steps + 1)
+        right = (uniform(first, inputs.lengths, _PATTERN) * (self.num_steps + 1)).to(torch.int64)
         tokens = torch.where(slots < right[:, None], truth, (truth + 1) % self._vocab)
         if not self._spread:
             return Proposal(tokens)

@@ -1,0 +1,24 @@
+"""Inputs: tiny random targets in float64 whose greedy text repeats itself often enough for drafts to be accepted."""
+
+import pytest
+import torch
+from paceline_runtime.loaders import load_target
+from tiny_models import save_tiny
+
+VOCAB_SIZE = 64
+
+
+@pytest.fixture(scope="session")
+def target(tmp_path_factory):
+    """A qwen3 target: at this scale its text is neither a loop nor noise, so every accept length occurs."""
+    folder = tmp_path_factory.mktemp("tiny")
+    path = save_tiny("qwen3", folder, num_hidden_layers=2, scale=0.12, vocab_size=VOCAB_SIZE)
+    return load_target(path, dtype=torch.float64)
+
+
+@pytest.fixture(scope="session")
+def small_target(tmp_path_factory):
+    """A llama target with eight tokens, for counting joint outcomes."""
+    folder = tmp_path_factory.mktemp("small")
+    path = save_tiny("llama", folder, num_hidden_layers=1, scale=0.12, vocab_size=8, hidden_size=32, eos_token_id=None)
+    return load_target(path, dtype=torch.float64)
