@@ -7,6 +7,19 @@ import pytest
 from processcluster import Cluster
 
 SERVE = "import http.server as h; h.test(h.SimpleHTTPRequestHandler, port=8080, bind='0.0.0.0')"
+# 503 at first; each POST turns that into 200 and back.
+MOODY = """
+import http.server
+class Handler(http.server.BaseHTTPRequestHandler):
+    code = 503
+    def do_GET(self):
+        self.send_response(Handler.code)
+        self.end_headers()
+    def do_POST(self):
+        Handler.code = 703 - Handler.code
+        self.do_GET()
+http.server.test(Handler, port=8080, bind="0.0.0.0")
+"""
 # Runs until SIGTERM, which it answers in its own time: a program that is process 1 has no default action.
 PATIENT = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); signal.pause()"
 
@@ -24,6 +37,14 @@ def pod(name: str, *containers: dict[str, Any], **spec: Any) -> dict[str, Any]:
 def template(made: dict[str, Any]) -> dict[str, Any]:
     """The pod as a Deployment or Job holds it."""
     return {key: made[key] for key in ("metadata", "spec")}
+
+
+def answers(cluster: Cluster, url: str) -> bool:
+    """Whether anything speaks HTTP there."""
+    try:
+        return cluster.http(url).status > 0
+    except OSError:
+        return False
 
 
 class Namespace:
@@ -95,14 +116,7 @@ def test_a_deployment_answers_http_at_its_service(here: Namespace):
     )
     here.kubectl("rollout", "status", "deployment/web", "--timeout=30s")
     address = here.kubectl("get", "service", "web", "-o", "jsonpath={.spec.clusterIP}")
-
-    def answers() -> bool:
-        try:
-            return here.cluster.http(f"http://{address}/").status == 200
-        except OSError:
-            return False
-
-    here.cluster.wait_for(answers, "the service's address answers")
+    here.cluster.wait_for(lambda: answers(here.cluster, f"http://{address}/"), "the service's address answers")
     assert here.cluster.http(f"http://web.{here.name}.svc/").status == 200
     fetch = f"import urllib.request as r; print(r.urlopen('http://web.{here.name}.svc').status)"
     here.apply(pod("client", container(command=["python", "-c", fetch])))
@@ -110,19 +124,14 @@ def test_a_deployment_answers_http_at_its_service(here: Namespace):
     assert here.kubectl("logs", "client").strip() == "200"
 
 
-def test_an_unready_pod_is_no_endpoint(here: Namespace):
-    """Readiness decides over endpoints, both ways."""
-    probe = {"exec": {"command": ["/usr/bin/test", "-e", "/tmp/ready"]}, "periodSeconds": 1, "failureThreshold": 1}
-    switch = "import pathlib, signal; f = pathlib.Path('/tmp/ready'); signal.signal(signal.SIGUSR1, lambda *_: f.touch())"
-    loop = f"{switch}\nwhile True: signal.pause()"
+def test_readiness_decides_over_endpoints(here: Namespace):
+    """A pod enters the service's endpoints when its probe passes, and leaves them when it fails."""
+    probe = {"httpGet": {"path": "/", "port": "http"}, "periodSeconds": 1, "failureThreshold": 1}
+    ports = [{"name": "http", "containerPort": 8080}]
+    service = {"selector": {"app": "moody"}, "ports": [{"port": 80, "targetPort": "http"}]}
     here.apply(
-        pod("slow", container(command=["python", "-c", loop], readinessProbe=probe)),
-        {
-            "apiVersion": "v1",
-            "kind": "Service",
-            "metadata": {"name": "slow"},
-            "spec": {"selector": {"app": "slow"}, "ports": [{"port": 80}]},
-        },
+        pod("moody", container(command=["python", "-c", MOODY], readinessProbe=probe, ports=ports)),
+        {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "moody"}, "spec": service},
     )
     slices = f"/apis/discovery.k8s.io/v1/namespaces/{here.name}/endpointslices"
 
@@ -131,7 +140,12 @@ def test_an_unready_pod_is_no_endpoint(here: Namespace):
         return [point["conditions"]["ready"] for item in found for point in item.get("endpoints") or []]
 
     here.cluster.wait_for(lambda: readiness() == [False], "an endpoint that is not ready")
-    assert here.state("slow")["ready"] is False
+    here.cluster.wait_for(lambda: "running" in here.state("moody")["state"], "the container runs")
+    address = f"http://{here.status('moody')['podIP']}:8080/"
+    here.cluster.wait_for(lambda: answers(here.cluster, address), "the pod answers")
+    for ready in (True, False):
+        here.cluster.http(address, method="POST")
+        here.cluster.wait_for(lambda ready=ready: readiness() == [ready], f"the endpoint is ready: {ready}")
 
 
 def test_the_termination_message_of_a_job_reaches_its_pod(here: Namespace):

@@ -46,7 +46,8 @@ class Cluster:
         The cluster ends with this process unless it is `detached`. Raises ClusterError when it does not come up.
         """
         files = Layout(root)
-        files.root.mkdir(parents=True, exist_ok=True)
+        # It holds the administrator's token.
+        files.root.mkdir(mode=0o700, parents=True, exist_ok=True)
         with socket.create_server(("127.0.0.1", 0)) as api, socket.create_server(("127.0.0.1", 0)) as gate:
             write_credentials(files, api.getsockname()[1])
             files.gate.write_text(str(gate.getsockname()[1]))
@@ -183,13 +184,14 @@ def _spawn(files: Layout, api_fd: int, gate_fd: int, detached: bool) -> subproce
     namespaces = ["unshare", "--map-root-user", "--net", "--pid", "--mount", "--mount-proc", "--fork", "--kill-child"]
     command = [sys.executable, "-m", "processcluster.supervisor", str(files.root), f"--api-fd={api_fd}"]
     command += [f"--gate-fd={gate_fd}", *([] if detached else ["--until-eof"])]
+    modules = os.pathsep.join([str(PACKAGE_PARENT), os.environ.get("PYTHONPATH", "")])
     with log.open("ab") as output:
         process = subprocess.Popen(
             namespaces + command,
             stdin=subprocess.DEVNULL if detached else subprocess.PIPE,
             stdout=output,
             stderr=output,
-            env={**os.environ, "PYTHONPATH": str(PACKAGE_PARENT), "PATH": SYSTEM_PATH},
+            env={**os.environ, "PYTHONPATH": modules, "PATH": SYSTEM_PATH},
             pass_fds=(api_fd, gate_fd),
             start_new_session=True,
         )

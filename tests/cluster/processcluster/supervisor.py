@@ -188,8 +188,9 @@ async def _serve(arguments: argparse.Namespace) -> None:
     await supervisor.stopping.wait()
     starting.cancel()
     server.close()
-    files.control.unlink()
     await supervisor.stop_all()
+    # Its absence tells whoever asked for the end that all is gone.
+    files.control.unlink()
 
 
 def main() -> None:

@@ -25,7 +25,7 @@ async def serve_logs(manager: PodManager, files: Layout, address: str) -> web.Ap
 
     application = web.Application()
     application.router.add_get("/containerLogs/{namespace}/{pod}/{container}", answer)
-    runner = web.AppRunner(application, shutdown_timeout=0.1)
+    runner = web.AppRunner(application, shutdown_timeout=0.1, access_log=None)
     await runner.setup()
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(files.certificates / "kubelet.crt", files.certificates / "kubelet.key")

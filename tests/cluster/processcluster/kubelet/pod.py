@@ -5,6 +5,7 @@ patches of a pod never overtake each other.
 """
 
 import asyncio
+import logging
 import shutil
 from contextlib import suppress
 from typing import Any
@@ -21,6 +22,7 @@ from processcluster.kubelet.volumes import Volumes
 from processcluster.kubelet.waiting import NotReadyError
 from processcluster.layout import CLUSTER_DOMAIN, DNS_ADDRESS
 
+log = logging.getLogger(__name__)
 REFRESH_S = 1.0
 OUTAGES = (aiohttp.ClientError, ApiError, OSError, TimeoutError)
 
@@ -37,10 +39,11 @@ class PodWorker:
         self._addresses = {"hostIP": node.address}
         self._dirty = asyncio.Event()
         self._stopping = asyncio.Event()
-        self._refused = unsupported_fields(pod["spec"])
+        refused = unsupported_fields(pod["spec"])
+        self._failure = refusal(refused) if refused else {}
         self._initial = self._runners("initContainers", "initContainerStatuses")
         self._main = self._runners("containers", "containerStatuses")
-        self._tasks = [asyncio.create_task(self._run()), asyncio.create_task(self._publish())]
+        self._tasks = [asyncio.create_task(self._run_guarded()), asyncio.create_task(self._publish())]
         self._ending: asyncio.Task[None] | None = None
 
     def runner(self, container: str) -> ContainerRunner | None:
@@ -85,23 +88,37 @@ class PodWorker:
             runner.view.restart_count = found.get("restartCount", 0) + has_run
         return runners
 
+    async def _run_guarded(self) -> None:
+        """A defect of this program must not leave a pod that never ends: it fails, with the defect as its message."""
+        try:
+            await self._run()
+        except Exception as defect:
+            log.exception("pod %s", self._path)
+            self._failure = {"reason": "KubeletError", "message": repr(defect)}
+            self._stopping.set()
+            for runner in self._running():
+                runner.kill()
+        self._dirty.set()
+
     async def _run(self) -> None:
-        if self._refused or self.pod["status"].get("phase") in ("Succeeded", "Failed"):
-            self._dirty.set()
+        if self._failure or self.pod["status"].get("phase") in ("Succeeded", "Failed"):
             return
         address = self._node.pod_addresses.take(self.pod["status"].get("podIP"))
-        sandbox = await create_sandbox(address)
-        volumes = Volumes(self._node.api, self.pod, self._folder / "volumes", self._addresses | {"podIP": address})
         try:
+            sandbox = await create_sandbox(address)
             self._addresses["podIP"] = address
             self._write_etc(address)
-            await self._prepare(volumes)
-            await self._run_containers(sandbox, volumes)
-        finally:
-            self._dirty.set()
-            await volumes.remove()
+            await self._run_in(sandbox)
             await sandbox.remove()
+        finally:
             self._node.pod_addresses.give_back(address)
+
+    async def _run_in(self, sandbox: Sandbox) -> None:
+        volumes = Volumes(self._node.api, self.pod, self._folder / "volumes", self._addresses)
+        await self._prepare(volumes)
+        await self._run_containers(sandbox, volumes)
+        self._dirty.set()
+        await volumes.remove()
 
     async def _prepare(self, volumes: Volumes) -> None:
         """Volumes, tried again until they are there or the pod is stopped."""
@@ -154,8 +171,8 @@ class PodWorker:
             await asyncio.sleep(RETRY_S)
 
     def _status(self) -> dict[str, Any]:
-        if self._refused:
-            return refusal(self.pod, self._refused, self.pod["status"].get("startTime", timestamp()))
+        if self._failure:
+            return {"phase": "Failed", **self._failure}
         initial = [runner.view for runner in self._initial]
         main = [runner.view for runner in self._main]
         return pod_status(self.pod, initial, main, self._addresses, self._stopping.is_set(), timestamp())

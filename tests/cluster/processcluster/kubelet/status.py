@@ -100,10 +100,10 @@ def pod_status(
     return status
 
 
-def refusal(pod: dict[str, Any], fields: Sequence[str], now: str) -> dict[str, Any]:
-    """The status of a pod that asks for what this kubelet lacks."""
+def refusal(fields: Sequence[str]) -> dict[str, str]:
+    """Why a pod fails that asks for what this kubelet lacks."""
     message = f"this process kubelet does not know: {', '.join(fields)}"
-    return {"phase": "Failed", "reason": "UnsupportedField", "message": message, "startTime": now}
+    return {"reason": "UnsupportedField", "message": message}
 
 
 def covers(actual: Any, wanted: Any) -> bool:

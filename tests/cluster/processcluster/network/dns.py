@@ -7,6 +7,7 @@ import asyncio
 import struct
 from collections.abc import Callable, Mapping
 from ipaddress import IPv4Address
+from typing import cast
 
 TYPE_A, CLASS_IN = 1, 1
 # Response, authoritative, recursion available; plus the code for "no such name".
@@ -45,8 +46,8 @@ class Resolver(asyncio.DatagramProtocol):
         self._current = current
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.DatagramTransport)
-        self._transport = transport
+        # asyncio's own datagram transport is no subclass of the interface that it documents.
+        self._transport = cast(asyncio.DatagramTransport, transport)
 
     def datagram_received(self, data: bytes, addr: tuple[str | int, int]) -> None:
         try:
