@@ -18,12 +18,12 @@ from paceline_compat.tensors import TensorInfo
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """One tensor: its name and shape as the family knows them, and how to read it (CPU, stored float dtype)."""
+    """One tensor: its name and shape as the family knows them, and how to read it onto a device, in a float dtype."""
 
     name: str
     shape: tuple[int, ...]
     num_bytes: int
-    read: Callable[[], torch.Tensor] = field(repr=False)
+    read: Callable[[torch.device], torch.Tensor] = field(repr=False)
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ def fill(checkpoint: Checkpoint, parameters: Parameters, on_progress: Progress |
     wanted = [tensor for tensor in checkpoint.tensors if tensor.name in parameters.places]
     total, done = sum(tensor.num_bytes for tensor in wanted), 0
     for tensor in wanted:
-        parameters.places[tensor.name].fill(tensor.read())
+        parameters.places[tensor.name].fill(tensor.read(parameters.device))
         done += tensor.num_bytes
         if on_progress is not None:
             on_progress(done, total)

@@ -1,7 +1,6 @@
 """Opens a GGUF file: picks the module that knows its architecture, dequantizes tensors as they are read.
 
-Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. Headers are read by paceline_compat, blocks are
-unpacked by the `gguf` package, 16 rows at a time.
+Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. Headers are read by paceline_compat.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ from paceline_compat.gguf_header import GgufHeader, read_header
 from paceline_compat.source import LocalSource
 from paceline_compat.tensors import TensorInfo
 from paceline_runtime.loaders.checkpoint import Checkpoint, StoredTensor, read_bytes
+from paceline_runtime.loaders.dequantize import UNPACKERS, dequantize
 
 _FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-_PACKED = frozenset({"Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q5_K", "Q6_K"})
 
 ARCHITECTURES: Mapping[str, str] = {"llama": "paceline_runtime.loaders.gguf_llama"}
 """`general.architecture` -> module with `describe(header) -> GgufModel`."""
@@ -55,16 +54,12 @@ def open_gguf(path: Path, *, config_only: bool = False) -> Checkpoint:
     return Checkpoint(str(path), model.architecture, model.config, tensors)
 
 
-def read_tensor(info: TensorInfo) -> torch.Tensor:
-    """One tensor as stored floats, or dequantized to float32."""
-    data = read_bytes(info)
+def read_tensor(info: TensorInfo, device: torch.device) -> torch.Tensor:
+    """One tensor as stored floats, or dequantized to float32; unpacked on `device`, to which only packed bytes go."""
+    data = read_bytes(info).to(device)
     if info.dtype in _FLOATS:
         return data.view(_FLOATS[info.dtype]).view(info.shape)
-    from gguf.constants import GGMLQuantizationType
-    from gguf.quants import dequantize
-
-    rows = data.view(*info.shape[:-1], -1).numpy()
-    return torch.from_numpy(dequantize(rows, GGMLQuantizationType[info.dtype]))
+    return dequantize(data, info.dtype, info.shape)
 
 
 def _describe(header: GgufHeader) -> GgufModel:
@@ -79,7 +74,7 @@ def _describe(header: GgufHeader) -> GgufModel:
 
 
 def _check_types(header: GgufHeader) -> None:
-    known = _FLOATS.keys() | _PACKED
+    known = _FLOATS.keys() | UNPACKERS.keys()
     if unknown := sorted({info.dtype for info in header.tensors.values()} - known):
         raise MetadataError(
             header.source.name,
@@ -97,6 +92,6 @@ def _tensors(header: GgufHeader, model: GgufModel) -> list[StoredTensor]:
     return found
 
 
-def _read_restored(info: TensorInfo, target: GgufTensor) -> torch.Tensor:
-    tensor = read_tensor(info)
+def _read_restored(info: TensorInfo, target: GgufTensor, device: torch.device) -> torch.Tensor:
+    tensor = read_tensor(info, device)
     return target.restore(tensor) if target.restore else tensor

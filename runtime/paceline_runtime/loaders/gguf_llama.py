@@ -120,7 +120,7 @@ def _rope(header: GgufHeader) -> dict[str, Any]:
     theta = header.get("llama.rope.freq_base", float, 10000.0)
     kind = header.get("llama.rope.scaling.type", str, "none")
     if (divisors := header.tensors.get(_ROPE_DIVISORS)) is not None:
-        return {"rope_type": "divided", "rope_theta": theta, "divisors": read_tensor(divisors).tolist()}
+        return {"rope_type": "divided", "rope_theta": theta, "divisors": read_tensor(divisors, torch.device("cpu")).tolist()}
     if kind == "none":
         return {"rope_type": "default", "rope_theta": theta}
     names = {

@@ -28,8 +28,8 @@ def open_folder(path: Path, *, config_only: bool = False) -> Checkpoint:
     return Checkpoint(str(path), _architecture(path, config), config, tensors)
 
 
-def _read(info: TensorInfo) -> torch.Tensor:
-    return read_bytes(info).view(_DTYPES[info.dtype]).view(info.shape)
+def _read(info: TensorInfo, device: torch.device) -> torch.Tensor:
+    return read_bytes(info).to(device).view(_DTYPES[info.dtype]).view(info.shape)
 
 
 def _check_dtypes(path: Path, infos: dict[str, TensorInfo]) -> None:

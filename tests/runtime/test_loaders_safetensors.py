@@ -1,0 +1,172 @@
+"""Hugging Face folders: sharding, dtypes, and errors that list everything at once."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tiny_models import TinyCache, build_reference, logits_of, save_tiny, tiny_prefill
+
+from paceline_compat.errors import MetadataError
+from paceline_runtime.layers.weights import Shard
+from paceline_runtime.loaders import load_target
+
+IDS = list(range(2, 40))
+
+
+def logits(model):
+    cache = TinyCache(model.shape, model.dtype)
+    with torch.no_grad():
+        return logits_of(model, tiny_prefill(cache, [(0, 0, IDS)]), cache)
+
+
+def change_config(path, **fields):
+    config = json.loads((path / "config.json").read_text()) | fields
+    (path / "config.json").write_text(json.dumps(config))
+
+
+def change_tensors(path, change):
+    tensors = load_file(path / "model.safetensors")
+    change(tensors)
+    save_file(tensors, path / "model.safetensors")
+
+
+def test_a_sharded_checkpoint_equals_a_single_file(tmp_path):
+    single = save_tiny("qwen3", tmp_path)
+    build_reference("qwen3").save_pretrained(tmp_path / "sharded", max_shard_size="200KB")
+    assert (tmp_path / "sharded" / "model.safetensors.index.json").exists()
+    one, many = (load_target(path, dtype=torch.float64) for path in (single, tmp_path / "sharded"))
+    assert torch.equal(logits(one), logits(many))
+
+
+def test_weights_are_converted_to_the_engine_dtype(tmp_path):
+    path = save_tiny("llama", tmp_path, dtype=torch.bfloat16)
+    model = load_target(path, dtype=torch.float64)
+    stored = load_file(path / "model.safetensors")["model.embed_tokens.weight"]
+    assert torch.equal(model.embed(torch.arange(9)), stored[:9].double())
+
+
+def test_progress_counts_the_bytes_up_to_all_of_them(tmp_path):
+    seen = []
+    path = save_tiny("llama", tmp_path, num_hidden_layers=1)
+    load_target(path, dtype=torch.float64, on_progress=lambda done, total: seen.append((done, total)))
+    stored = sum(tensor.nbytes for tensor in load_file(path / "model.safetensors").values())
+    assert seen == sorted(seen)
+    assert seen[-1] == (stored, stored)
+    assert len(seen) == 12
+
+
+def test_missing_surplus_and_misshapen_tensors_are_all_listed(tmp_path):
+    path = save_tiny("llama", tmp_path, num_hidden_layers=1)
+
+    def spoil(tensors):
+        del tensors["model.layers.0.mlp.up_proj.weight"], tensors["lm_head.weight"]
+        tensors["model.layers.7.mlp.up_proj.weight"] = torch.zeros(3)
+        tensors["model.norm.weight"] = torch.ones(65)
+
+    change_tensors(path, spoil)
+    with pytest.raises(MetadataError) as error:
+        load_target(path, dtype=torch.float64)
+    message = str(error.value)
+    assert "missing model.layers.0.mlp.up_proj.weight [128, 64]" in message
+    assert "missing lm_head.weight [512, 64]" in message
+    assert "surplus model.layers.7.mlp.up_proj.weight [3]" in message
+    assert "model.norm.weight is [65] and must be [64]" in message
+
+
+def test_a_tied_checkpoint_may_store_its_head_and_old_rotary_buffers(tmp_path):
+    path = save_tiny("llama", tmp_path, tie_word_embeddings=True)
+    before = logits(load_target(path, dtype=torch.float64))
+    surplus = {"lm_head.weight": torch.zeros(512, 64), "model.layers.0.self_attn.rotary_emb.inv_freq": torch.zeros(8)}
+    change_tensors(path, lambda tensors: tensors.update(surplus))
+    assert torch.equal(logits(load_target(path, dtype=torch.float64)), before)
+
+
+def test_padded_vocabulary_rows_are_cut_from_the_logits(tmp_path):
+    path = save_tiny("llama", tmp_path)
+    whole = logits(load_target(path, dtype=torch.float64))
+    change_config(path, vocab_size=500)
+    cut = load_target(path, dtype=torch.float64)
+    assert cut.shape.vocab_size == 500
+    torch.testing.assert_close(logits(cut), whole[:, :500])
+
+
+def test_every_wrong_config_field_is_named_at_once(tmp_path):
+    path = save_tiny("llama", tmp_path)
+    rope = {"rope_type": "spiral", "rope_theta": 1e4}
+    change_config(path, hidden_act="gelu", num_hidden_layers=0, rms_norm_eps=None, rope_parameters=rope, clip_qkv=8)
+    with pytest.raises(MetadataError) as error:
+        load_target(path, dtype=torch.float64)
+    for part in ("hidden_act = 'gelu'", "num_hidden_layers", "rms_norm_eps", "'spiral'", "clip_qkv", "config of family"):
+        assert part in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "name,fields,named",
+    [
+        ("llama", {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0, "extra": 1}}, "extra"),
+        ("llama", {"rope_parameters": {"rope_type": "llama3", "rope_theta": 1e4}}, "factor, high_freq_factor"),
+        ("llama", {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}, "dynamic"),
+        ("llama", {"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
+        ("llama", {"sliding_window": 128}, "sliding_window"),
+        ("llama", {"quantization_config": {"quant_method": "fp8"}}, "quantization_config"),
+        ("llama", {"num_key_value_heads": 3}, "no multiple"),
+        ("llama", {"tie_word_embeddings": "yes"}, "tie_word_embeddings"),
+        ("llama", {"eos_token_id": "</s>"}, "eos_token_id"),
+        ("qwen3", {"layer_types": ["full_attention", "sliding_attention"] * 2}, "sliding_attention"),
+        ("qwen3", {"use_sliding_window": True, "max_window_layers": 2, "layer_types": None}, "use_sliding_window"),
+        ("llama", {"architectures": ["MambaForCausalLM"]}, "LlamaForCausalLM, Qwen3"),
+        ("llama", {"architectures": []}, "architectures"),
+    ],
+)
+def test_a_field_that_matters_is_refused_by_name(tmp_path, name, fields, named):
+    path = save_tiny(name, tmp_path)
+    change_config(path, **fields)
+    with pytest.raises(MetadataError, match=named):
+        load_target(path, dtype=torch.float64)
+
+
+def test_a_qwen3_window_that_does_nothing_is_accepted(tmp_path):
+    path = save_tiny("qwen3", tmp_path)
+    before = logits(load_target(path, dtype=torch.float64))
+    change_config(path, sliding_window=4096, use_sliding_window=False, max_window_layers=2)
+    assert torch.equal(logits(load_target(path, dtype=torch.float64)), before)
+
+
+def test_the_older_spelling_of_rope_means_the_same(tmp_path):
+    rope = {"rope_type": "linear", "rope_theta": 5e4, "factor": 4.0}
+    path = save_tiny("llama", tmp_path, rope_parameters=rope)
+    before = logits(load_target(path, dtype=torch.float64))
+    scaling = {"type": "linear", "factor": 4.0}
+    change_config(path, rope_parameters=None, rope_theta=5e4, rope_scaling=scaling)
+    assert torch.equal(logits(load_target(path, dtype=torch.float64)), before)
+
+
+def test_ends_of_both_configs_are_joined(tmp_path):
+    path = save_tiny("llama", tmp_path)
+    (path / "generation_config.json").write_text(json.dumps({"eos_token_id": [1, 9, 4]}))
+    assert load_target(path, dtype=torch.float64).shape.eos_ids == (1, 9, 4)
+
+
+def test_a_dummy_needs_only_the_config_and_gives_finite_logits(tmp_path):
+    path = save_tiny("qwen3", tmp_path)
+    (path / "model.safetensors").unlink()
+    model = load_target(path, dtype=torch.float32, dummy=True)
+    assert logits(model).isfinite().all()
+    with pytest.raises(MetadataError, match="safetensors"):
+        load_target(path, dtype=torch.float32)
+
+
+@pytest.mark.parametrize("content,named", [(None, "no such file"), ("{", "JSON"), ("[]", "JSON object")])
+def test_an_unreadable_config_is_named(tmp_path, content, named):
+    path = save_tiny("llama", tmp_path)
+    (path / "config.json").unlink()
+    if content is not None:
+        (path / "config.json").write_text(content)
+    with pytest.raises(MetadataError, match=named):
+        load_target(path, dtype=torch.float64)
+
+
+def test_tensor_parallel_shards_are_refused_by_name():
+    with pytest.raises(NotImplementedError, match="shard 1 of 2"):
+        Shard(1, 2)
