@@ -92,6 +92,9 @@ class Client:
             with self._http.stream(method, url, auth=auth, headers=dict(headers or {})) as response:
                 _check_status(response)
                 yield response
+        except (httpx.LocalProtocolError, httpx.UnsupportedProtocol, httpx.InvalidURL) as error:
+            # Its text may quote a header.
+            raise RefusedError(f"{place(url)}: cannot be asked for ({type(error).__name__})") from error
         except httpx.TransportError as error:
             raise TransientError(f"{place(url)}: {type(error).__name__}: {error or 'connection broke off'}") from error
         except httpx.HTTPError as error:
@@ -100,7 +103,10 @@ class Client:
 
 def place(url: str | httpx.URL) -> str:
     """An address for messages: no user, no query, no fragment."""
-    parsed = httpx.URL(url)
+    try:
+        parsed = httpx.URL(url)
+    except httpx.InvalidURL:
+        return "a malformed address"
     return f"{parsed.scheme}://{parsed.netloc.decode()}{parsed.path}"
 
 

@@ -13,7 +13,8 @@ from typing import Any
 import httpx
 
 from .client import Client, place
-from .errors import RefusedError, RequestError
+from .environment import address, credential
+from .errors import RefusedError
 from .listing import Digest, Listing, RemoteFile
 from .paths import safe_path
 from .uri import HubUri
@@ -32,10 +33,8 @@ class BearerAuth(httpx.Auth):
 
 def list_hub(uri: HubUri, client: Client, environment: Mapping[str, str]) -> Listing:
     """All files of the revision's commit. The commit is resolved once: a branch that moves meanwhile changes nothing."""
-    endpoint = environment.get("HF_ENDPOINT", "").rstrip("/")
-    if httpx.URL(endpoint).scheme not in ("http", "https"):
-        raise RequestError("hf:// needs HF_ENDPOINT, the hub's address: https://...")
-    token = environment.get("HF_TOKEN", "").strip()
+    endpoint = address(environment, "HF_ENDPOINT", "hf")
+    token = credential(environment, "HF_TOKEN")
     auth = BearerAuth(token) if token else None
     revision = urllib.parse.quote(uri.revision, safe="")
     info = _info(f"{endpoint}/api/models/{uri.repo}/revision/{revision}?blobs=true", client, auth)

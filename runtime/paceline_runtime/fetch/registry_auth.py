@@ -40,7 +40,10 @@ class RegistryAuth(httpx.Auth):
         yield request
 
     def _token_request(self, request: httpx.Request, challenge: Mapping[str, str]) -> httpx.Request:
-        realm = httpx.URL(challenge.get("realm", ""))
+        try:
+            realm = httpx.URL(challenge.get("realm", ""))
+        except httpx.InvalidURL as error:
+            raise RefusedError("the registry names a token service at a malformed address") from error
         if realm.scheme != "https" and realm.scheme != request.url.scheme:
             raise RefusedError("the registry names a token service without TLS; nothing was sent there")
         query = {name: challenge[name] for name in ("service", "scope") if name in challenge}
@@ -58,7 +61,7 @@ def docker_credentials(registry: str, environment: Mapping[str, str]) -> str | N
         auths = json.loads(path.read_bytes()).get("auths", {})
         entry = auths.get(registry) or auths.get(f"https://{registry}") or {}
         if "auth" in entry:
-            return str(entry["auth"])
+            return base64.b64encode(base64.b64decode(entry["auth"], validate=True)).decode()
         pair = f"{entry['username']}:{entry['password']}" if "username" in entry else ""
     except (OSError, ValueError, AttributeError, KeyError, TypeError) as error:
         raise RequestError(f"DOCKER_CONFIG: {path} is not a readable Docker config ({type(error).__name__})") from error
@@ -71,6 +74,6 @@ def _token(answer: httpx.Response) -> str:
         token = body.get("token") or body.get("access_token")
     except (ValueError, AttributeError):
         token = None
-    if not token:
+    if not token or not (str(token).isascii() and str(token).isprintable()):
         raise RefusedError(f"the registry's token service answered {answer.status_code} and gave no token")
     return str(token)

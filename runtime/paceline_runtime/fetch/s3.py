@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import httpx
 
 from .client import Client, place
+from .environment import address, credential
 from .errors import RefusedError, RequestError
 from .listing import Digest, Listing, RemoteFile
 from .paths import safe_path
@@ -29,11 +30,8 @@ class _Object:
 
 def list_s3(uri: S3Uri, client: Client, environment: Mapping[str, str]) -> Listing:
     """The object that the prefix names, or all objects below it."""
-    endpoint = environment.get("AWS_ENDPOINT_URL", "").rstrip("/")
-    if httpx.URL(endpoint).scheme not in ("http", "https"):
-        raise RequestError("s3:// needs AWS_ENDPOINT_URL, the object store's address: https://...")
+    base = f"{address(environment, 'AWS_ENDPOINT_URL', 's3')}/{uri.bucket}"
     auth = _auth(environment)
-    base = f"{endpoint}/{uri.bucket}"
     files = tuple(_remote_file(base, uri.prefix, item) for item in _objects(base, uri.prefix, client, auth))
     if not files:
         raise RefusedError(f"{place(base)}: no object under {uri.prefix!r}")
@@ -41,13 +39,13 @@ def list_s3(uri: S3Uri, client: Client, environment: Mapping[str, str]) -> Listi
 
 
 def _auth(environment: Mapping[str, str]) -> SigV4Auth | None:
-    key, secret = environment.get("AWS_ACCESS_KEY_ID"), environment.get("AWS_SECRET_ACCESS_KEY")
+    key, secret = credential(environment, "AWS_ACCESS_KEY_ID"), credential(environment, "AWS_SECRET_ACCESS_KEY")
     if bool(key) != bool(secret):
         raise RequestError("AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY belong together: set both, or neither for public data")
     if not key or not secret:
         return None
-    credentials = Credentials(key, secret, environment.get("AWS_SESSION_TOKEN") or None)
-    return SigV4Auth(credentials, environment.get("AWS_REGION") or "us-east-1")
+    credentials = Credentials(key, secret, credential(environment, "AWS_SESSION_TOKEN"))
+    return SigV4Auth(credentials, credential(environment, "AWS_REGION") or "us-east-1")
 
 
 def _objects(base: str, prefix: str, client: Client, auth: httpx.Auth | None) -> Iterator[_Object]:

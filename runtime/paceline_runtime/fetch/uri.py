@@ -113,8 +113,12 @@ def _oci(rest: str) -> OciUri:
 
 
 def _web(text: str) -> WebUri:
-    parts = urllib.parse.urlsplit(text)
-    if not parts.hostname or "@" in parts.netloc:
+    try:
+        parts = urllib.parse.urlsplit(text)
+        is_plain = bool(parts.hostname) and "@" not in parts.netloc and parts.port != 0
+    except ValueError:
+        is_plain = False
+    if not is_plain:
         raise RequestError("a web source reads https://host/path/file[#sha256=...], without user or password in it")
     digest = re.fullmatch(r"sha256=([0-9a-fA-F]{64})", parts.fragment)
     if parts.fragment and digest is None:
