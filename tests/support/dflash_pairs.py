@@ -9,12 +9,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from dflash.model import DFlash2DraftModel
+from dflash.model import DFlash2DraftModel, _crop_to, _make_cache, _raw_input_embeddings
 from transformers import Qwen3Config
 
 from paceline_compat.checkpoint import draft_facts
 from paceline_compat.draft_tensors import expected_shapes
 from paceline_runtime.batch import PAGE_SIZE, Chunk, ForwardBatch
+from paceline_runtime.models.base import ModelShape
 from paceline_runtime.speculative.base import DraftInputs
 from paceline_runtime.speculative.dflash.config import DraftConfig
 from paceline_runtime.speculative.dflash.draft import Draft
@@ -95,12 +96,12 @@ class TableTarget:
     `head` is also what the oracle wants of a target: `get_input_embeddings()` and `lm_head`.
     """
 
-    def __init__(self, hidden_size: int, vocab_size: int, dtype: torch.dtype = torch.float64, seed: int = 2) -> None:
-        generator = torch.Generator().manual_seed(seed)
+    def __init__(self, hidden_size: int, vocab_size: int, dtype: torch.dtype = torch.float64, num_layers: int = 8) -> None:
+        generator = torch.Generator().manual_seed(2)
         self.dtype, self.device = dtype, torch.device("cpu")
         self.embedding = torch.randn(vocab_size, hidden_size, generator=generator).to(dtype)
         self.head = torch.randn(vocab_size, hidden_size, generator=generator).to(dtype)
-        self.shape = SimpleNamespace(hidden_size=hidden_size, vocab_size=vocab_size, num_layers=8)
+        self.shape = ModelShape("qwen3", num_layers, (), hidden_size, 2, 16, vocab_size, 512, (1,))
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
         return self.embedding[ids]
@@ -112,6 +113,27 @@ class TableTarget:
         return SimpleNamespace(
             get_input_embeddings=lambda: SimpleNamespace(weight=self.embedding), lm_head=lambda hidden: self.logits(hidden)
         )
+
+
+class OracleRun:
+    """The package's draft with its own cache, stepped as `dflash_generate` steps it."""
+
+    def __init__(self, model, target: TableTarget) -> None:
+        self.model, self.target = model, target.for_oracle()
+        self.cache = _make_cache(model.config)
+
+    def propose(self, features: torch.Tensor, anchor: int, length: int, num_steps: int, temperature: float = 0.0):
+        """Hidden of the slots and what `propose` returns; features [N, taps, H] are the context that is new."""
+        ids = torch.tensor([[anchor] + [self.model.mask_token_id] * num_steps])
+        hidden = self.model(
+            target_hidden=features.flatten(1)[None],
+            noise_embedding=_raw_input_embeddings(self.target, ids),
+            position_ids=torch.arange(length - features.shape[0], length + num_steps + 1)[None],
+            past_key_values=self.cache,
+            use_cache=True,
+        )[:, 1:]
+        _crop_to(self.cache, length)
+        return hidden, *self.model.propose(hidden, ids[:, 0], self.target.lm_head, temperature)
 
 
 class Harness:

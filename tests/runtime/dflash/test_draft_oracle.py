@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from dflash.model import _attention_mask, _crop_to, _make_cache, _raw_input_embeddings
-from dflash_pairs import Harness, TableTarget, draft_content, oracle_draft, our_draft
+from dflash.model import _attention_mask
+from dflash_pairs import Harness, OracleRun, TableTarget, draft_content, oracle_draft, our_draft
 
 from paceline_runtime.speculative.dflash.draft import Candidates
 
@@ -29,27 +29,6 @@ SHAPES = [
     pytest.param({"selector_top_k": 96, "selector_rank": 1}, id="all-candidates-rank-1"),
     pytest.param({"rope_parameters": {"rope_type": "default", "rope_theta": 100.0}, "rms_norm_eps": 1e-3}, id="theta-eps"),
 ]
-
-
-class OracleRun:
-    """The package's draft with its own cache, stepped as `dflash_generate` steps it."""
-
-    def __init__(self, model, target: TableTarget) -> None:
-        self.model, self.target = model, target.for_oracle()
-        self.cache = _make_cache(model.config)
-
-    def propose(self, features: torch.Tensor, anchor: int, length: int, num_steps: int, temperature: float = 0.0):
-        """Hidden of the slots and what `propose` returns; features [N, taps, H] are the context that is new."""
-        ids = torch.tensor([[anchor] + [self.model.mask_token_id] * num_steps])
-        hidden = self.model(
-            target_hidden=features.flatten(1)[None],
-            noise_embedding=_raw_input_embeddings(self.target, ids),
-            position_ids=torch.arange(length - features.shape[0], length + num_steps + 1)[None],
-            past_key_values=self.cache,
-            use_cache=True,
-        )[:, 1:]
-        _crop_to(self.cache, length)
-        return hidden, *self.model.propose(hidden, ids[:, 0], self.target.lm_head, temperature)
 
 
 @pytest.mark.parametrize("prompt", [1, 40], ids=["short", "past-window"])

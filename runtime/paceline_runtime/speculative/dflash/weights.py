@@ -14,7 +14,7 @@ import torch
 from safetensors import safe_open
 
 from paceline_compat.draft_tensors import CODEBOOKS, expected_shapes
-from paceline_compat.facts import FLOAT_DTYPES, DraftFacts
+from paceline_compat.facts import DraftFacts
 from paceline_compat.tensors import TensorInfo
 from paceline_runtime.speculative.dflash.config import DraftConfig
 
@@ -82,7 +82,8 @@ def _tensors(part: Any) -> Iterator[torch.Tensor]:
 def load_weights(facts: DraftFacts, dtype: torch.dtype, device: torch.device) -> DraftWeights:
     """Read a draft's safetensors to the device, whatever float dtype they are stored in.
 
-    Raises DraftWeightsError for tensors that are missing, unknown, misshapen, not of a float dtype, or not finite.
+    Raises DraftWeightsError for tensors that are missing, unknown, misshapen or not finite. Packed
+    dtypes are refused before, by the rules.
     """
     if problems := _header_problems(facts.tensors, expected_shapes(facts)):
         raise DraftWeightsError(f"{facts.name}: " + "; ".join(problems))
@@ -97,8 +98,7 @@ def _header_problems(infos: Mapping[str, TensorInfo], shapes: Mapping[str, tuple
     unknown = [f"{info.name} is not part of a DFlash 2 draft" for name, info in infos.items() if name not in shapes]
     known = [(shapes[name], info) for name, info in infos.items() if name in shapes]
     misshapen = [f"{info.name} is {list(info.shape)}, not {list(shape)}" for shape, info in known if info.shape != shape]
-    typed = [f"{info.name} is {info.dtype}, not a float" for _, info in known if info.dtype not in FLOAT_DTYPES]
-    return missing + unknown + misshapen + typed
+    return missing + unknown + misshapen
 
 
 def _read(info: TensorInfo) -> torch.Tensor:
