@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from paceline_kernels.counter_random import PROPOSAL, gumbel, uniform
+from paceline_kernels.counter_random import PROPOSAL, uniform
 from paceline_runtime.batch import ForwardBatch
 from paceline_runtime.speculative.base import DraftInputs, FeatureSink, PlaneSpec, Proposal
 
@@ -49,8 +49,8 @@ class StatelessProposer:
 class KnowingProposer(StatelessProposer):
     """Knows each request's plain continuation and drafts a chosen number of right tokens, then wrong ones.
 
-    Requests are told apart by their first token. How many are right is a fixed function of
-    the text and the position that takes every value 0..k. `noise` spreads q over the true token and `vocab_size` others; without it q is a point mass.
+    Requests are told apart by their first token. How many are right is a fixed function of text and position that takes
+    every value 0..k. `spread` lists that many candidates with the drafted one at q = 0.5; without it q is a point mass.
     """
 
     def __init__(self, num_steps: int, vocab_size: int, *, spread: int = 0) -> None:
@@ -93,6 +93,6 @@ class FixedProposer(StatelessProposer):
         batch, size = len(inputs.rows), len(self._q)
         positions = inputs.lengths[:, None] + 1 + torch.arange(self.num_steps)
         ids = torch.arange(size).expand(batch, self.num_steps, size)
-        noise = gumbel(inputs.seeds[:, None, None], positions[..., None], self._purpose, ids)
-        tokens = (self._q.log() + noise).argmax(-1)
+        noise = uniform(inputs.seeds[:, None], positions, self._purpose)
+        tokens = torch.searchsorted(self._q.cumsum(0), noise).clamp(max=size - 1)
         return Proposal(tokens, ids, self._q.expand(batch, self.num_steps, size))

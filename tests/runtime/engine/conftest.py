@@ -2,8 +2,9 @@
 
 import pytest
 import torch
-from paceline_runtime.loaders import load_target
 from tiny_models import save_tiny
+
+from paceline_runtime.loaders import load_target
 
 VOCAB_SIZE = 64
 

@@ -5,16 +5,17 @@ from collections import Counter
 import pytest
 import torch
 from law_engine import make_engine, plain_tokens, record_plans, run
+from scripted_proposers import KnowingProposer
+
 from paceline_runtime.sampling import SamplingParams
 from paceline_runtime.speculative.ngram import NgramProposer
-from scripted_proposers import KnowingProposer
 
 VOCAB_SIZE = 64
 MAX_TOKENS = 44
 
 
 def _prompts() -> dict[str, list[int]]:
-    """Prompts that share a prefix and part inside a page, short ones, and ones on a page boundary; first tokens differ by text."""
+    """Prompts that share a prefix and part inside a page, short ones, one on a page boundary."""
     generator = torch.Generator().manual_seed(3)
 
     def random(count: int) -> list[int]:
