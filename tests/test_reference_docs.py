@@ -43,9 +43,7 @@ def _flags() -> set[str]:
 
 
 def _subcommands() -> set[str]:
-    return {
-        f"paceline {name}" for call in calls("add_parser", "paceline_runtime") for name in list(_literals(call))[:1]
-    }
+    return {f"paceline {name}" for call in calls("add_parser", "paceline_runtime") for name in list(_literals(call))[:1]}
 
 
 def _environment() -> set[str]:
@@ -61,10 +59,7 @@ def _metrics() -> set[str]:
 
 def _routes() -> set[str]:
     found = {
-        name
-        for method in ROUTE_METHODS
-        for call in calls(method, "paceline_runtime")
-        for name in list(_literals(call))[:1]
+        name for method in ROUTE_METHODS for call in calls(method, "paceline_runtime") for name in list(_literals(call))[:1]
     }
     return {name for name in found if re.fullmatch(r"/[a-z0-9_/{}:-]*", name)}
 
@@ -98,14 +93,16 @@ def _assigned_integers(pattern: str) -> dict[str, int]:
 
 
 def _ports() -> set[str]:
-    constants = {str(value) for value in _assigned_integers(r"\w*PORT").values()}
-    return constants | {
-        str(keyword.value.value)
-        for call in calls("add_argument")
-        if any(name.endswith("port") for name in _literals(call))
-        for keyword in call.keywords
-        if keyword.arg == "default" and isinstance(keyword.value, ast.Constant) and keyword.value.value is not None
+    """Constants named so, and integers beside a `--port` or a `..._PORT` in a call."""
+    constants = {str(value) for value in _assigned_integers(r"(\w+_)?PORT(_\w+)?").values()}
+    beside = {
+        str(value.value)
+        for node in nodes()
+        if isinstance(node, ast.Call) and any(re.fullmatch(r"(--.*port|\w+_PORT)", name) for name in _literals(node))
+        for value in [*node.args, *(keyword.value for keyword in node.keywords)]
+        if isinstance(value, ast.Constant) and type(value.value) is int
     }
+    return constants | beside
 
 
 def _exit_codes() -> set[str]:

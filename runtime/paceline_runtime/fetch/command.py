@@ -101,7 +101,8 @@ def _list(request: Request, client: Client, environment: Mapping[str, str]) -> L
 def _select(request: Request, listing: Listing) -> Listing:
     """Hubs and buckets hold more than a model needs; a packed artifact and a named file are taken as they are."""
     names = [file.path for file in listing.files]
-    is_repository = isinstance(request.uri, (HubUri, S3Uri)) and len(names) > 1
+    is_named_file = len(names) == 1 or (isinstance(request.uri, HubUri) and request.uri.file is not None)
+    is_repository = isinstance(request.uri, (HubUri, S3Uri)) and not is_named_file
     include = request.include or ([] if is_repository else ["*"])
     chosen = select(names, include, request.exclude)
     return replace(listing, files=tuple(file for file in listing.files if file.path in chosen))

@@ -17,6 +17,7 @@ from .environment import address, credential
 from .errors import RefusedError
 from .listing import Digest, Listing, RemoteFile
 from .paths import safe_path
+from .selection import gguf_model
 from .uri import HubUri
 
 
@@ -39,10 +40,14 @@ def list_hub(uri: HubUri, client: Client, environment: Mapping[str, str]) -> Lis
     revision = urllib.parse.quote(uri.revision, safe="")
     info = _info(f"{endpoint}/api/models/{uri.repo}/revision/{revision}?blobs=true", client, auth)
     base = f"{endpoint}/{uri.repo}/resolve/{info['sha']}"
-    files = tuple(_remote_file(base, item) for item in info["siblings"] if uri.file in (None, item["rfilename"]))
+    files = tuple(_remote_file(base, item) for item in info["siblings"] if _is_named(uri, item["rfilename"]))
     if not files:
         raise RefusedError(f"{place(endpoint)}/{uri.repo}: revision {uri.revision} holds no {uri.file or 'files'}")
     return Listing(info["sha"], files, auth)
+
+
+def _is_named(uri: HubUri, name: str) -> bool:
+    return uri.file is None or gguf_model(name) == gguf_model(uri.file)
 
 
 def _info(url: str, client: Client, auth: BearerAuth | None) -> dict[str, Any]:

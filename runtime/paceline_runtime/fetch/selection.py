@@ -24,6 +24,11 @@ def select(names: Iterable[str], include: Sequence[str] = (), exclude: Sequence[
     return chosen
 
 
+def gguf_model(name: str) -> str:
+    """The name of the model that a GGUF file is, or is a shard of."""
+    return _SHARD.sub("", name)
+
+
 def _matches(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
@@ -44,7 +49,7 @@ def _weights(names: set[str]) -> set[str]:
 
 
 def _only_gguf(files: set[str]) -> set[str]:
-    models = sorted({_SHARD.sub("", name) for name in files})
+    models = sorted({gguf_model(name) for name in files})
     if not models:
         raise RefusedError("the source holds no safetensors and no GGUF weights; name other files with --include")
     if len(models) > 1:

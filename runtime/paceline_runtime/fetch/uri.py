@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from .errors import RequestError
 from .paths import safe_path
 
-_HUB = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w.-]+))?(?:/(?P<file>[\w./-]+\.gguf))?", re.ASCII)
+_HUB = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w.-]+))?(?:/(?P<file>[\w.-]+\.gguf))?", re.ASCII)
 _OCI = re.compile(
     r"(?P<registry>[a-zA-Z0-9.-]+(?::\d{1,5})?|\[[0-9a-fA-F:]+\](?::\d{1,5})?)/(?P<repository>[a-z0-9]+(?:[._/-]+[a-z0-9]+)*)"
     r"(?::(?P<tag>[\w][\w.-]{0,127}))?(?:@(?P<digest>sha256:[0-9a-f]{64}))?",
@@ -18,7 +18,7 @@ _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", re.ASCII)
 
 @dataclass(frozen=True)
 class HubUri:
-    """``hf://org/repo[@revision][/file.gguf]``."""
+    """``hf://org/repo[@revision][/file.gguf]``; the first shard of a split GGUF stands for all of them."""
 
     repo: str
     revision: str

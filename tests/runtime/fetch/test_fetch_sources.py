@@ -79,6 +79,17 @@ def test_hub_gguf_file_is_fetched_alone(tmp_path: Path) -> None:
     assert files_in(tmp_path) == {"a-Q8_0.gguf": b"GGUF2"}
 
 
+def test_the_first_shard_of_a_split_gguf_stands_for_all(tmp_path: Path) -> None:
+    """As readers of split GGUF files have it."""
+    shards = {f"big-Q8_0-0000{n}-of-00002.gguf": bytes([n]) for n in (1, 2)}
+    with serve(HubSite("org/gguf", shards | {"big-Q4_0.gguf": b"GGUF"})) as hub:
+        uri = "hf://org/gguf/big-Q8_0-00001-of-00002.gguf"
+        result = fetch_now(uri, tmp_path, environment={"HF_ENDPOINT": hub.url})
+
+    assert result.code == 0, result.error
+    assert files_in(tmp_path) == shards
+
+
 def test_refresh_replaces_what_changed_and_keeps_the_rest(tmp_path: Path) -> None:
     """A shard that is gone at the source does not stay beside the new ones."""
     with serve(HubSite("org/model", MODEL)) as hub:
