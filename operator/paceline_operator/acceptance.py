@@ -1,0 +1,75 @@
+"""How well drafts fit, out of the serving pods' Prometheus text. Pure: `scrape` fetches, this adds up.
+
+The figures are over the life of the running pods: a draft that does not fit shows from the first request on, and it is
+not a matter of minutes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from paceline_operator.names import METRIC_ACCEPTED, METRIC_DRAFTED, METRIC_STEPS
+
+# Below this many drafted tokens a rate says nothing.
+MIN_DRAFTED = 200
+# A fitting draft accepts well above this even on hard text; one that does not fit accepts almost nothing.
+MIN_RATE = 0.02
+
+
+@dataclass(frozen=True)
+class Counters:
+    """Token and step counts of one pod or of several."""
+
+    drafted: int = 0
+    accepted: int = 0
+    steps: int = 0
+
+    def __add__(self, other: Counters) -> Counters:
+        return Counters(self.drafted + other.drafted, self.accepted + other.accepted, self.steps + other.steps)
+
+
+def parse_counters(text: str) -> Counters:
+    """The three counters out of an exposition; label sets of one name are added up, other lines ignored."""
+    totals = dict.fromkeys((METRIC_DRAFTED, METRIC_ACCEPTED, METRIC_STEPS), 0.0)
+    for line in text.splitlines():
+        name, _, value = line.partition(" ")
+        name, labels, rest = name.partition("{")
+        if name in totals:
+            # Label values may hold spaces, so the value is what follows the last brace.
+            number = (line.rpartition("}")[2] if labels or rest else value).split()[0]
+            totals[name] += float(number)
+    return Counters(*(int(total) for total in totals.values()))
+
+
+def status_fields(samples: Iterable[Counters], previous: Mapping[str, Any], now: datetime) -> dict[str, Any]:
+    """`status.acceptance` from the pods' samples; the previous one while nothing new was drafted."""
+    total = sum(samples, Counters())
+    if not total.drafted or total.drafted == previous.get("draftedTokens"):
+        return dict(previous)
+    return {
+        "rate": f"{total.accepted / total.drafted:.3f}",
+        "tokensPerStep": f"{1 + total.accepted / max(total.steps, 1):.2f}",
+        "draftedTokens": total.drafted,
+        "sampledAt": now.strftime("%Y-%m-%dT%H:%M:%SZ"),
+    }
+
+
+def verdict(algorithm: str, fields: Mapping[str, Any]) -> tuple[str, str, str]:
+    """(status, reason, message) of condition AcceptanceHealthy."""
+    if algorithm == "off":
+        return "True", "SpeculationOff", "nothing is drafted"
+    drafted = fields.get("draftedTokens", 0)
+    if drafted < MIN_DRAFTED:
+        return "Unknown", "TooFewTokens", f"judged from {MIN_DRAFTED} drafted tokens on; seen so far: {drafted}"
+    rate = float(fields["rate"])
+    if rate < MIN_RATE:
+        return (
+            "False",
+            "AcceptanceCollapsed",
+            f"{rate:.1%} of {drafted} drafted tokens were accepted: the draft does not fit the target's weights; "
+            "use the draft that was trained for this target and revision",
+        )
+    return "True", "Measured", f"{rate:.1%} of the drafted tokens were accepted, {fields['tokensPerStep']} tokens a step"

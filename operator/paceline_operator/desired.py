@@ -1,0 +1,95 @@
+"""All children that a model should have, in the order in which they are applied. Pure; `plan` compares them with reality."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from paceline_operator.config import OperatorConfig
+from paceline_operator.names import CONTAINER_SERVER, FIELD_MANAGER
+from paceline_operator.objects import (
+    autoscaling,
+    cache,
+    deployment,
+    disruption,
+    inspect,
+    network_policy,
+    pod_monitor,
+    service,
+    weights,
+)
+from paceline_operator.objects.common import Object
+from paceline_operator.objects.deployment import Inherited
+from paceline_operator.observed import Observed
+from paceline_operator.spec import Model
+
+
+@dataclass(frozen=True)
+class Desired:
+    """Children by the step that they belong to; a later step waits for the earlier ones.
+
+    `missing_kinds` are asked for by the resource and unknown to the cluster.
+    """
+
+    inspection: tuple[Object, ...]
+    caching: tuple[Object, ...]
+    serving: tuple[Object, ...]
+    missing_kinds: tuple[str, ...] = ()
+
+    @property
+    def keys(self) -> frozenset[tuple[str, str]]:
+        """(kind, name) of every child, whatever its step."""
+        everything = (*self.inspection, *self.caching, *self.serving)
+        return frozenset((child["kind"], child["metadata"]["name"]) for child in everything)
+
+
+def desired(model: Model, config: OperatorConfig, inherited: Inherited, known_kinds: frozenset[str]) -> Desired:
+    """The children of a valid model. `known_kinds` are the optional kinds that the cluster has."""
+    wanted = serving_children(model, config, inherited)
+    missing = tuple(kind for kind in OPTIONAL_KINDS & {one["kind"] for one in wanted} if kind not in known_kinds)
+    serving = tuple(one for one in wanted if one["kind"] not in missing)
+    inspection = (inspect.inspect_job(model, config),)
+    return Desired(inspection, caching_children(model, config, inherited), serving, tuple(sorted(missing)))
+
+
+def caching_children(model: Model, config: OperatorConfig, inherited: Inherited) -> tuple[Object, ...]:
+    """The cache claim and the Job that fills it, when there is something to cache."""
+    if model.spec.cache is None or not weights.fetched(model):
+        return ()
+    image = model.spec.runtime.image or inherited.image or config.runtime_image
+    return cache.claim(model, model.spec.cache), cache.fetch_job(model, config, image)
+
+
+def serving_children(model: Model, config: OperatorConfig, inherited: Inherited) -> tuple[Object, ...]:
+    """Everything that serves; the Service first, so that the pods' address exists before they do."""
+    spec = model.spec
+    children = [service.build(model)]
+    if spec.network_policy.enabled:
+        children.append(network_policy.build(model, config))
+    children += [disruption.build(model), deployment.build(model, config, inherited)]
+    if spec.autoscaling:
+        children.append(autoscaling.build(model, spec.autoscaling))
+    if spec.metrics.pod_monitor.enabled:
+        children.append(pod_monitor.build(model))
+    return tuple(children)
+
+
+OPTIONAL_KINDS = frozenset({"ScaledObject", "PodMonitor"})
+
+
+def inherit(model: Model, observed: Observed) -> Inherited:
+    """What the next Deployment document takes over from the present one."""
+    found = observed.get("Deployment", model.name)
+    if found is None:
+        return Inherited()
+    containers = found["spec"]["template"]["spec"]["containers"]
+    image = next((one["image"] for one in containers if one["name"] == CONTAINER_SERVER), None)
+    return Inherited(image=image, replicas=found["spec"].get("replicas") if _we_scale(found) else None)
+
+
+def _we_scale(deployment: Object) -> bool:
+    """Whether `spec.replicas` is ours still: no autoscaler has acted since we last set it."""
+    return any(
+        "f:replicas" in (entry.get("fieldsV1") or {}).get("f:spec", {})
+        for entry in deployment["metadata"].get("managedFields") or ()
+        if entry.get("manager") == FIELD_MANAGER
+    )

@@ -1,0 +1,93 @@
+"""What the inspect Job's pod runs: reads both checkpoints' headers and leaves a verdict as its termination message.
+
+`python -m paceline_operator.inspect --target PATH_OR_URI [--draft ...] --algorithm NAME`. Exit code 0 with a verdict, 1
+with a sentence when the metadata could not be had: the Job then tries again. It imports no Kubernetes client.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from paceline_compat import Inspection, Options, inspect_pair
+from paceline_operator.errors import Problem
+from paceline_operator.inspection import UNKNOWN
+from paceline_operator.judgement import Judgement, judge
+from paceline_operator.names import TERMINATION_LOG, TERMINATION_LOG_BYTES
+
+UNREADABLE = ("s3://", "oci://")
+
+
+def main(argv: Sequence[str] | None = None, termination_log: Path = Path(TERMINATION_LOG)) -> int:
+    """Inspect, write the message, return the exit code."""
+    options = _parser().parse_args(argv)
+    places = [place for place in (options.target, options.draft) if place]
+    if any(place.startswith(UNREADABLE) for place in places):
+        message = verdict_message(_not_readable_in_place(), {})
+        return _leave(termination_log, message, 0)
+    table = Options(options.algorithm, options.num_steps, tensor_parallel=max(1, options.num_gpus))
+    found = inspect_pair(options.target, options.draft, table)
+    judgement = judge(found.verdict)
+    if judgement.outcome == UNKNOWN:
+        return _leave(termination_log, judgement.message, 1)
+    return _leave(termination_log, verdict_message(judgement, facts(found, options.target, options.draft)), 0)
+
+
+def facts(found: Inspection, target: str, draft: str | None) -> dict[str, Any]:
+    """`status.model`: what was read, as far as it could be."""
+    known: dict[str, Any] = {"targetRevision": revision(target), "draftRevision": revision(draft or "")}
+    if found.target:
+        known["architecture"] = found.target.architecture
+    if found.draft:
+        known["blockSize"] = found.draft.block_size
+    return {name: value for name, value in known.items() if value}
+
+
+def revision(location: str) -> str:
+    """The revision in `hf://org/name@revision/...`; `main` when the hub was left to choose, empty for other places."""
+    if not location.startswith("hf://"):
+        return ""
+    name = location.split("/")[3]
+    return name.partition("@")[2] or "main"
+
+
+def verdict_message(judgement: Judgement, model: dict[str, Any]) -> str:
+    """The verdict as JSON that fits into a termination message; a long text loses its end, never the outcome."""
+    text = judgement.message
+    while len(message := _message(judgement, model, text).encode()) > TERMINATION_LOG_BYTES:
+        text = text[: len(text) - max(8, (len(message) - TERMINATION_LOG_BYTES) // 6)]
+    return message.decode()
+
+
+def _message(judgement: Judgement, model: dict[str, Any], text: str) -> str:
+    shown = text if text == judgement.message else f"{text}…"
+    return json.dumps({"outcome": judgement.outcome, "reason": judgement.reason, "model": model, "message": shown})
+
+
+def _not_readable_in_place() -> Judgement:
+    text = "headers of s3:// and oci:// sources are not read before they are fetched; the runtime checks them when it starts"
+    return Judgement(UNKNOWN, "MetadataUnavailable", (Problem("", text),))
+
+
+def _leave(termination_log: Path, message: str, code: int) -> int:
+    print(message, file=sys.stderr if code else sys.stdout)
+    termination_log.write_bytes(message.encode()[:TERMINATION_LOG_BYTES])
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="paceline_operator.inspect", description=__doc__)
+    parser.add_argument("--target", required=True)
+    parser.add_argument("--draft")
+    parser.add_argument("--algorithm", default="off")
+    parser.add_argument("--num-steps", type=int)
+    parser.add_argument("--num-gpus", type=int, default=0)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

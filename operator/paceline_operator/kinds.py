@@ -1,0 +1,46 @@
+"""The kinds that the operator makes or watches, with their places in the API. Knows no object of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from paceline_operator import names
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind: `plural` as in the URL; `is_optional` where a cluster may not know it; `is_child` if we apply it."""
+
+    api_version: str
+    kind: str
+    plural: str
+    is_optional: bool = False
+    is_child: bool = True
+
+    @property
+    def group(self) -> str:
+        return self.api_version.rpartition("/")[0]
+
+    @property
+    def version(self) -> str:
+        return self.api_version.rpartition("/")[2]
+
+
+MODEL = Kind(names.API_VERSION, names.KIND, names.PLURAL, is_child=False)
+POD = Kind("v1", "Pod", "pods", is_child=False)
+JOB = Kind("batch/v1", "Job", "jobs")
+CHILDREN = (
+    JOB,
+    Kind("v1", "PersistentVolumeClaim", "persistentvolumeclaims"),
+    Kind("apps/v1", "Deployment", "deployments"),
+    Kind("v1", "Service", "services"),
+    Kind("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets"),
+    Kind("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies"),
+    Kind("autoscaling/v2", "HorizontalPodAutoscaler", "horizontalpodautoscalers"),
+    Kind("keda.sh/v1alpha1", "ScaledObject", "scaledobjects", is_optional=True),
+    Kind("monitoring.coreos.com/v1", "PodMonitor", "podmonitors", is_optional=True),
+)
+# Watched with the managed-by label; optional kinds are only re-listed, since watching an absent kind fails.
+WATCHED = (POD, *(kind for kind in CHILDREN if not kind.is_optional))
+OPTIONAL = tuple(kind for kind in CHILDREN if kind.is_optional)
+BY_NAME = {kind.kind: kind for kind in (MODEL, POD, *CHILDREN)}

@@ -1,0 +1,39 @@
+"""Pods by load: a HorizontalPodAutoscaler, or a KEDA ScaledObject. Called by `desired` when the resource asks for it."""
+
+from __future__ import annotations
+
+from paceline_operator.names import COMPONENT_SERVER, METRIC_KV_USAGE, METRIC_WAITING
+from paceline_operator.objects.common import Object, child
+from paceline_operator.spec import Autoscaling, Keda, Model
+
+METRICS = {"WaitingRequests": METRIC_WAITING, "KVCacheUsage": METRIC_KV_USAGE}
+
+
+def build(model: Model, wanted: Autoscaling) -> Object:
+    """The one that the resource asks for; both act on the Deployment's replicas, which the operator then leaves alone."""
+    return scaled_object(model, wanted, wanted.keda) if wanted.keda else horizontal(model, wanted)
+
+
+def horizontal(model: Model, wanted: Autoscaling) -> Object:
+    """Scales on a metric of the pods, which a metrics adapter has to offer."""
+    target = {"type": "AverageValue", "averageValue": str(wanted.target)}
+    spec = {
+        "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": model.name},
+        "minReplicas": wanted.min_replicas,
+        "maxReplicas": wanted.max_replicas,
+        "metrics": [{"type": "Pods", "pods": {"metric": {"name": METRICS[wanted.metric]}, "target": target}}],
+    }
+    return child(model, "autoscaling/v2", "HorizontalPodAutoscaler", COMPONENT_SERVER, {"spec": spec})
+
+
+def scaled_object(model: Model, wanted: Autoscaling, keda: Keda) -> Object:
+    """KEDA asks Prometheus, and can scale from and to zero."""
+    query = f'sum({METRICS[wanted.metric]}{{namespace="{model.namespace}",pod=~"{model.name}-.+"}})'
+    metadata = {"serverAddress": keda.prometheus_address, "query": query, "threshold": str(wanted.target)}
+    spec = {
+        "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": model.name},
+        "minReplicaCount": wanted.min_replicas,
+        "maxReplicaCount": wanted.max_replicas,
+        "triggers": [{"type": "prometheus", "metricType": "AverageValue", "metadata": metadata}],
+    }
+    return child(model, "keda.sh/v1alpha1", "ScaledObject", COMPONENT_SERVER, {"spec": spec})

@@ -1,0 +1,45 @@
+"""The claim that keeps fetched weights, and the Job that fills it before any GPU pod exists. Called by `desired`."""
+
+from __future__ import annotations
+
+from paceline_operator.config import OperatorConfig
+from paceline_operator.names import COMPONENT_CACHE
+from paceline_operator.objects import weights
+from paceline_operator.objects.common import Object, child, without_none
+from paceline_operator.objects.job import job
+from paceline_operator.source import digest_of
+from paceline_operator.spec import Cache, Model
+
+# A fetch resumes where an earlier one stopped, so many attempts cost little.
+BACKOFF_LIMIT = 6
+
+
+def cache_key(model: Model) -> str:
+    """What the claim has to hold; the Job's name carries it, since a Job cannot change."""
+    return digest_of(*(source.digest for source in weights.fetched(model)))
+
+
+def job_name(model: Model) -> str:
+    return f"{model.name}-cache-{cache_key(model)}"
+
+
+def claim(model: Model, wanted: Cache) -> Object:
+    """The claim; it outlives the model when `retain` says so."""
+    spec = {
+        "accessModes": list(wanted.access_modes),
+        "resources": {"requests": {"storage": wanted.size}},
+        **without_none(storageClassName=wanted.storage_class_name),
+    }
+    name, owned = weights.cache_claim(model), not wanted.retain
+    return child(model, "v1", "PersistentVolumeClaim", COMPONENT_CACHE, {"spec": spec}, name=name, owned=owned)
+
+
+def fetch_job(model: Model, config: OperatorConfig, image: str) -> Object:
+    """Fetches every remote source into the claim, target and draft beside each other."""
+    sources, pull = weights.fetched(model), model.spec.runtime.image_pull_policy
+    pod = {
+        "containers": [weights.fetch_container(source, config, image, pull) for source in sources],
+        "volumes": [*weights.volumes(model, sources, read_only=False), {"name": "tmp", "emptyDir": {}}],
+        **without_none(imagePullSecrets=list(model.spec.runtime.image_pull_secrets)),
+    }
+    return job(model, COMPONENT_CACHE, job_name(model), pod, backoff_limit=BACKOFF_LIMIT)

@@ -1,0 +1,77 @@
+"""What all children have in common: metadata, ownership, hashes. Used by every builder of this package.
+
+Builders are pure: (Model, OperatorConfig) -> a server-side apply document with exactly the fields that the operator owns.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from paceline_operator.names import (
+    ANNOTATION_APPLIED,
+    API_VERSION,
+    APP_NAME,
+    KIND,
+    LABEL_COMPONENT,
+    LABEL_MANAGED_BY,
+    LABEL_MODEL,
+    LABEL_NAME,
+    MANAGED_BY,
+)
+from paceline_operator.spec import Model
+
+Object = dict[str, Any]
+
+
+def labels(model: Model, component: str) -> dict[str, str]:
+    """Labels of a child and of its pods; no version among them, so an operator upgrade changes no template."""
+    return {
+        LABEL_NAME: APP_NAME,
+        LABEL_MANAGED_BY: MANAGED_BY,
+        LABEL_MODEL: model.name,
+        LABEL_COMPONENT: component,
+    }
+
+
+def owner_reference(model: Model) -> Object:
+    """Makes the garbage collector delete the child with the model; no finalizer is needed."""
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "name": model.name,
+        "uid": model.uid,
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+
+
+def child(
+    model: Model, api_version: str, kind: str, component: str, body: Object, *, name: str = "", owned: bool = True
+) -> Object:
+    """A child with its metadata; `body` holds the rest (`spec`, ...). Named after the model unless `name` says else."""
+    metadata: Object = {
+        "name": name or model.name,
+        "namespace": model.namespace,
+        "labels": labels(model, component),
+        "annotations": {},
+    }
+    if owned:
+        metadata["ownerReferences"] = [owner_reference(model)]
+    document = {"apiVersion": api_version, "kind": kind, "metadata": metadata, **body}
+    return stamped(document)
+
+
+def stamped(document: Object) -> Object:
+    """The document with the hash of itself as annotation."""
+    annotations = {k: v for k, v in document["metadata"].get("annotations", {}).items() if k != ANNOTATION_APPLIED}
+    bare = {**document, "metadata": {**document["metadata"], "annotations": annotations}}
+    text = json.dumps(bare, sort_keys=True, separators=(",", ":"))
+    stamp = hashlib.sha256(text.encode()).hexdigest()[:16]
+    return {**bare, "metadata": {**bare["metadata"], "annotations": {**annotations, ANNOTATION_APPLIED: stamp}}}
+
+
+def without_none(**fields: Any) -> Object:
+    """The fields that were given: an apply document must not own what it does not set."""
+    return {name: value for name, value in fields.items() if value not in (None, {}, (), [])}

@@ -1,0 +1,51 @@
+"""The serving Deployment. Called by `desired`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from paceline_operator.config import OperatorConfig
+from paceline_operator.names import COMPONENT_SERVER
+from paceline_operator.objects.common import Object, child
+from paceline_operator.objects.pod import template
+from paceline_operator.spec import Model, Rollout
+
+
+@dataclass(frozen=True)
+class Inherited:
+    """What a new Deployment document takes over from the one that exists.
+
+    `image`: the default image that the pods run already, so that an operator upgrade restarts nothing.
+    `replicas`: the count to keep applying while autoscaled and nobody else owns the field; letting go of it earlier
+    would reset it to 1.
+    """
+
+    image: str | None = None
+    replicas: int | None = None
+
+
+def build(model: Model, config: OperatorConfig, inherited: Inherited) -> Object:
+    """The Deployment; `replicas` is absent where an autoscaler decides."""
+    rollout = model.spec.rollout
+    image = model.spec.runtime.image or inherited.image or config.runtime_image
+    replicas = model.spec.num_replicas if model.spec.autoscaling is None else inherited.replicas
+    spec: Object = {
+        "selector": {"matchLabels": model.selector},
+        "strategy": strategy(rollout),
+        "minReadySeconds": rollout.min_ready_seconds,
+        "revisionHistoryLimit": 5,
+        # Not a failure of anything: a big model's start may take its whole budget on every pod.
+        "progressDeadlineSeconds": model.spec.startup_timeout_seconds + 600,
+        "template": template(model, config, image),
+    }
+    if replicas is not None:
+        spec["replicas"] = replicas
+    return child(model, "apps/v1", "Deployment", COMPONENT_SERVER, {"spec": spec})
+
+
+def strategy(rollout: Rollout) -> Object:
+    """Surge 0 unless asked for: a surging pod needs GPUs that are rarely spare."""
+    if rollout.strategy == "Recreate":
+        return {"type": "Recreate"}
+    limits = {"maxSurge": rollout.max_surge, "maxUnavailable": rollout.max_unavailable}
+    return {"type": "RollingUpdate", "rollingUpdate": limits}

@@ -1,0 +1,18 @@
+"""The PodDisruptionBudget of the serving pods. Called by `desired`."""
+
+from __future__ import annotations
+
+from paceline_operator.names import COMPONENT_SERVER
+from paceline_operator.objects.common import Object, child
+from paceline_operator.spec import Model
+
+
+def build(model: Model) -> Object:
+    """One pod may be missing unless the resource says else."""
+    wanted = model.spec.disruption
+    if wanted.min_available is not None:
+        limit = {"minAvailable": wanted.min_available}
+    else:
+        limit = {"maxUnavailable": 1 if wanted.max_unavailable is None else wanted.max_unavailable}
+    spec = {"selector": {"matchLabels": model.selector}, **limit}
+    return child(model, "policy/v1", "PodDisruptionBudget", COMPONENT_SERVER, {"spec": spec})

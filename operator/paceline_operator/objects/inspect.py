@@ -1,0 +1,77 @@
+"""The Job that reads both checkpoints' headers and says whether they fit. Called by `desired`.
+
+Runs on the CPU from the operator's own image: remote sources by ranged reads, claims mounted read-only. Its verdict is
+the pod's termination message (see `paceline_operator.inspect`).
+"""
+
+from __future__ import annotations
+
+from paceline_operator.config import OperatorConfig
+from paceline_operator.names import COMPONENT_INSPECT, CONTAINER_INSPECT, TERMINATION_LOG
+from paceline_operator.objects import weights
+from paceline_operator.objects.common import Object
+from paceline_operator.objects.job import job
+from paceline_operator.source import Source, digest_of
+from paceline_operator.spec import Model
+
+BACKOFF_LIMIT = 3
+# Covers a pod that never schedules as well; the model then says why and the Job is tried anew.
+DEADLINE_S = 900
+
+
+def inspect_key(model: Model) -> str:
+    """Hash of everything that the verdict depends on."""
+    speculation = model.spec.speculation
+    locations = [source.location for source in model.spec.sources]
+    return digest_of(*locations, speculation.algorithm, str(speculation.depth), str(model.spec.resources.gpu.count))
+
+
+def job_name(model: Model) -> str:
+    return f"{model.name}-inspect-{inspect_key(model)}"
+
+
+def inspect_job(model: Model, config: OperatorConfig) -> Object:
+    """The Job; its name carries the key, since a Job cannot change."""
+    claims = [source for source in model.spec.sources if source.is_claim]
+    container = {
+        "name": CONTAINER_INSPECT,
+        "image": config.operator_image,
+        "imagePullPolicy": config.image_pull_policy,
+        "command": ["python", "-m", "paceline_operator.inspect"],
+        "args": arguments(model),
+        "env": _environment(model, config),
+        "volumeMounts": [*weights.mounts(claims, read_only=True), {"name": "tmp", "mountPath": "/tmp"}],
+        "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "512Mi"}},
+        "securityContext": weights.container_security(read_only_root=True),
+        "terminationMessagePath": TERMINATION_LOG,
+        "terminationMessagePolicy": "File",
+    }
+    volumes = [*weights.volumes(model, claims, read_only=True), {"name": "tmp", "emptyDir": {}}]
+    pod = {"containers": [container], "volumes": volumes}
+    name = job_name(model)
+    return job(model, COMPONENT_INSPECT, name, pod, backoff_limit=BACKOFF_LIMIT, deadline_s=DEADLINE_S)
+
+
+def arguments(model: Model) -> list[str]:
+    """Where each checkpoint is as the pod sees it, and what speculation is asked for."""
+    speculation = model.spec.speculation
+    line = ["--algorithm", speculation.algorithm, "--num-gpus", str(model.spec.resources.gpu.count)]
+    for source in model.spec.sources:
+        line += [f"--{source.role}", location_in_pod(source)]
+    if speculation.depth is not None:
+        line += ["--num-steps", str(speculation.depth)]
+    return line
+
+
+def location_in_pod(source: Source) -> str:
+    """A claim's mounted folder, else the URI itself, without the digest that only a fetch can check."""
+    return source.path if source.is_claim else source.location.partition("#")[0]
+
+
+def _environment(model: Model, config: OperatorConfig) -> list[Object]:
+    """Both sources' variables; where they name different Secrets for one variable, the target's wins."""
+    found: dict[str, Object] = {}
+    for source in reversed(model.spec.sources):
+        if source.scheme == "hf":
+            found |= {variable["name"]: variable for variable in weights.source_environment(source, config)}
+    return list(found.values())

@@ -1,0 +1,39 @@
+"""What both Jobs have in common: no GPU, restricted, retried, cleaned up. Called by `inspect` and `cache`."""
+
+from __future__ import annotations
+
+from paceline_operator.objects.common import Object, child, labels, without_none
+from paceline_operator.objects.pod import pod_security
+from paceline_operator.spec import Model
+
+# Long enough to read its logs; the verdict lives on in the model's status.
+TTL_S = 3600
+
+
+def job(model: Model, component: str, name: str, pod: Object, *, backoff_limit: int, deadline_s: int | None = None) -> Object:
+    """A Job around a pod spec. A pod that is evicted or preempted does not count as a failure."""
+    scheduling = model.spec.scheduling
+    spec = {
+        "backoffLimit": backoff_limit,
+        "ttlSecondsAfterFinished": TTL_S,
+        **without_none(activeDeadlineSeconds=deadline_s),
+        "podFailurePolicy": {
+            "rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]
+        },
+        "template": {
+            "metadata": {"labels": labels(model, component)},
+            "spec": {
+                "restartPolicy": "Never",
+                "automountServiceAccountToken": False,
+                "enableServiceLinks": False,
+                "securityContext": pod_security(),
+                **without_none(
+                    nodeSelector=scheduling.node_selector,
+                    tolerations=list(scheduling.tolerations),
+                    priorityClassName=scheduling.priority_class_name,
+                ),
+                **pod,
+            },
+        },
+    }
+    return child(model, "batch/v1", "Job", component, {"spec": spec}, name=name)

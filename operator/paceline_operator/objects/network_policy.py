@@ -1,0 +1,23 @@
+"""Who may reach the serving pods. Called by `desired` when the resource asks for it."""
+
+from __future__ import annotations
+
+from paceline_operator.config import OperatorConfig
+from paceline_operator.names import COMPONENT_SERVER, PORT_HTTP
+from paceline_operator.objects.common import Object, child
+from paceline_operator.spec import Model
+
+NAMESPACE_NAME = "kubernetes.io/metadata.name"
+
+
+def build(model: Model, config: OperatorConfig) -> Object:
+    """Pods of the namespace, of the listed ones and of the operator's (it reads the metrics); no others, on one port."""
+    namespaces = sorted({config.pod_namespace, *model.spec.network_policy.from_namespaces})
+    peers: list[Object] = [{"podSelector": {}}]
+    peers += [{"namespaceSelector": {"matchLabels": {NAMESPACE_NAME: name}}} for name in namespaces]
+    spec = {
+        "podSelector": {"matchLabels": model.selector},
+        "policyTypes": ["Ingress"],
+        "ingress": [{"from": peers, "ports": [{"port": PORT_HTTP, "protocol": "TCP"}]}],
+    }
+    return child(model, "networking.k8s.io/v1", "NetworkPolicy", COMPONENT_SERVER, {"spec": spec})

@@ -1,0 +1,171 @@
+"""The serving pod's template: arguments, probes, mounts, security. Called by `deployment` only.
+
+Nothing in it may depend on the operator's version or on the time: the template's bytes decide whether pods are replaced.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from paceline_operator.config import OperatorConfig
+from paceline_operator.names import (
+    COMPONENT_SERVER,
+    CONTAINER_SERVER,
+    ENV_API_KEY,
+    PATH_LIVE,
+    PATH_READY,
+    POD_USER,
+    PORT_HTTP,
+    PORT_HTTP_NAME,
+)
+from paceline_operator.objects import weights
+from paceline_operator.objects.common import Object, labels, without_none
+from paceline_operator.spec import Model, Resources, Scheduling
+
+# Endpoints forget a pod before it stops listening: the time that takes to reach every proxy.
+PRE_STOP_S = 5
+# After the drain: the server's own shutdown.
+SHUTDOWN_S = 15
+STARTUP_PERIOD_S = 2
+DEFAULT_API_KEY = "api-key"
+
+
+def template(model: Model, config: OperatorConfig, image: str) -> Object:
+    """The Deployment's pod template."""
+    spec, sources = model.spec, list(model.spec.sources)
+    pull = spec.runtime.image_pull_policy
+    fetches = [] if spec.cache else weights.fetched(model)
+    pod = {
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": pod_security(),
+        "terminationGracePeriodSeconds": PRE_STOP_S + spec.drain.seconds + SHUTDOWN_S,
+        "containers": [server_container(model, image)],
+        "volumes": [*weights.volumes(model, sources, read_only=True), *_scratch(spec.resources)],
+        **without_none(
+            initContainers=[weights.fetch_container(source, config, image, pull) for source in fetches],
+            imagePullSecrets=list(spec.runtime.image_pull_secrets),
+        ),
+        **scheduling(model),
+    }
+    return {"metadata": {"labels": labels(model, COMPONENT_SERVER)}, "spec": pod}
+
+
+def server_container(model: Model, image: str) -> Object:
+    """`paceline serve` with everything the resource says."""
+    spec = model.spec
+    return {
+        "name": CONTAINER_SERVER,
+        "image": image,
+        "imagePullPolicy": spec.runtime.image_pull_policy,
+        "args": arguments(model),
+        "env": environment(model),
+        "ports": [{"name": PORT_HTTP_NAME, "containerPort": PORT_HTTP, "protocol": "TCP"}],
+        "resources": resources(spec.resources, spec.scheduling),
+        "securityContext": weights.container_security(read_only_root=spec.runtime.read_only_root_filesystem),
+        "volumeMounts": [
+            *weights.mounts(list(spec.sources), read_only=True),
+            {"name": "tmp", "mountPath": "/tmp"},
+            {"name": "shared-memory", "mountPath": "/dev/shm"},
+        ],
+        "lifecycle": {"preStop": {"exec": {"command": ["sleep", str(PRE_STOP_S)]}}},
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        **probes(spec.startup_timeout_seconds),
+    }
+
+
+def arguments(model: Model) -> list[str]:
+    """The command line of the runtime image, whose entry point is `paceline`."""
+    spec, speculation = model.spec, model.spec.speculation
+    line = ["serve", "--model", spec.target.path, "--served-model-name", model.served_model_name]
+    line += ["--host", "0.0.0.0", "--port", str(PORT_HTTP), "--drain-timeout-s", str(spec.drain.seconds)]
+    line += ["--speculative-algorithm", speculation.algorithm]
+    if spec.draft:
+        line += ["--speculative-draft-model-path", spec.draft.path]
+    if speculation.depth is not None:
+        line += ["--speculative-num-steps", str(speculation.depth)]
+    if speculation.adaptive is not None:
+        line += ["--speculative-adaptive"]
+    return [*line, *spec.runtime.args]
+
+
+def environment(model: Model) -> list[Object]:
+    """Offline for the hub's libraries, writable paths under /tmp, the API key as a reference, then the resource's own."""
+    own: list[Object] = [
+        {"name": "HOME", "value": "/tmp"},
+        {"name": "HF_HUB_OFFLINE", "value": "1"},
+        {"name": "TRANSFORMERS_OFFLINE", "value": "1"},
+    ]
+    if model.spec.auth:
+        ref = model.spec.auth.api_key_secret_ref
+        key = {"name": ref.name, "key": ref.key or DEFAULT_API_KEY}
+        own.append({"name": ENV_API_KEY, "valueFrom": {"secretKeyRef": key}})
+    return [*own, *model.spec.runtime.env]
+
+
+def probes(startup_timeout_s: int) -> Object:
+    """One budget for the start; neither other probe looks before it is over, so no initial delays."""
+    ready = {"httpGet": {"path": PATH_READY, "port": PORT_HTTP_NAME}}
+    live = {"httpGet": {"path": PATH_LIVE, "port": PORT_HTTP_NAME}}
+    attempts = math.ceil(startup_timeout_s / STARTUP_PERIOD_S)
+    return {
+        "startupProbe": {**ready, "periodSeconds": STARTUP_PERIOD_S, "timeoutSeconds": 2, "failureThreshold": attempts},
+        "readinessProbe": {**ready, "periodSeconds": 5, "timeoutSeconds": 3, "failureThreshold": 2},
+        "livenessProbe": {**live, "periodSeconds": 10, "timeoutSeconds": 5, "failureThreshold": 3},
+    }
+
+
+def resources(wanted: Resources, scheduling: Scheduling) -> Object:
+    """Requests and limits. Memory is capped at its request, the processor is not; GPUs cannot be overcommitted."""
+    requests: Object = {"cpu": wanted.cpu, "memory": wanted.memory}
+    limits: Object = {"memory": wanted.memory}
+    if wanted.ephemeral_storage:
+        requests["ephemeral-storage"] = wanted.ephemeral_storage
+    if wanted.gpu.count:
+        requests[wanted.gpu.resource_name] = limits[wanted.gpu.resource_name] = str(wanted.gpu.count)
+    claims = [{"name": claim["name"]} for claim in scheduling.resource_claims]
+    return {"requests": requests, "limits": limits, **without_none(claims=claims)}
+
+
+def scheduling(model: Model) -> Object:
+    """The pod's placement; spread constraints get the pods' own labels."""
+    wanted = model.spec.scheduling
+    spread: list[dict[str, Any]] = [
+        {
+            "topologyKey": one.topology_key,
+            "maxSkew": one.max_skew,
+            "whenUnsatisfiable": one.when_unsatisfiable,
+            "labelSelector": {"matchLabels": model.selector},
+        }
+        for one in wanted.spread
+    ]
+    return without_none(
+        nodeSelector=wanted.node_selector,
+        tolerations=list(wanted.tolerations),
+        affinity=wanted.affinity,
+        topologySpreadConstraints=spread,
+        priorityClassName=wanted.priority_class_name,
+        runtimeClassName=wanted.runtime_class_name,
+        schedulerName=wanted.scheduler_name,
+        resourceClaims=list(wanted.resource_claims),
+    )
+
+
+def pod_security() -> Object:
+    """What Pod Security `restricted` asks of a pod; the group makes fresh claims writable for the fetch."""
+    return {
+        "runAsNonRoot": True,
+        "runAsUser": POD_USER,
+        "runAsGroup": POD_USER,
+        "fsGroup": POD_USER,
+        "fsGroupChangePolicy": "OnRootMismatch",
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+def _scratch(resources: Resources) -> list[Object]:
+    return [
+        {"name": "tmp", "emptyDir": {}},
+        {"name": "shared-memory", "emptyDir": {"medium": "Memory", "sizeLimit": resources.shared_memory}},
+    ]

@@ -1,0 +1,128 @@
+"""How checkpoints get into a pod: claims mounted read-only, a cache claim, or a fetch into an emptyDir.
+
+Used by the builders of the Deployment and of both Jobs. Says what to mount and which command fetches; fetches nothing.
+"""
+
+from __future__ import annotations
+
+from paceline_operator.config import OperatorConfig
+from paceline_operator.names import CONTAINER_FETCH, ENV_HUB_ENDPOINT, MOUNT_CLAIMS, MOUNT_WEIGHTS, VOLUME_WEIGHTS
+from paceline_operator.objects.common import Object, without_none
+from paceline_operator.source import Source
+from paceline_operator.spec import Model
+
+# The variables that `paceline fetch` reads, and whether a source's Secret may leave them out.
+SECRET_KEYS = {
+    "hf": {"HF_TOKEN": False},
+    "s3": {
+        "AWS_ACCESS_KEY_ID": False,
+        "AWS_SECRET_ACCESS_KEY": False,
+        "AWS_SESSION_TOKEN": True,
+        "AWS_REGION": True,
+        "AWS_ENDPOINT_URL": True,
+    },
+}
+REGISTRY_FOLDER = "/registry-credentials"
+
+
+def cache_claim(model: Model) -> str:
+    """Name of the claim that `spec.cache` makes."""
+    return f"{model.name}-cache"
+
+
+def fetched(model: Model) -> list[Source]:
+    """The sources that have to be downloaded."""
+    return [source for source in model.spec.sources if not source.is_claim]
+
+
+def volumes(model: Model, sources: list[Source], *, read_only: bool) -> list[Object]:
+    """Volumes for these sources: their claims, and one for everything fetched."""
+    found: list[Object] = [
+        {"name": source.role, "persistentVolumeClaim": {"claimName": source.claim_name, "readOnly": True}}
+        for source in sources
+        if source.is_claim
+    ]
+    if any(not source.is_claim for source in sources):
+        claim = {"claimName": cache_claim(model), **({"readOnly": True} if read_only else {})}
+        found.append(
+            {"name": VOLUME_WEIGHTS, "persistentVolumeClaim": claim}
+            if model.spec.cache
+            else {"name": VOLUME_WEIGHTS, "emptyDir": {}}
+        )
+    return found + registry_volumes(sources)
+
+
+def mounts(sources: list[Source], *, read_only: bool) -> list[Object]:
+    """Mounts of `volumes` in one container. Claims of sources are never writable."""
+    found: list[Object] = [
+        {"name": source.role, "mountPath": f"{MOUNT_CLAIMS}/{source.role}", "readOnly": True}
+        for source in sources
+        if source.is_claim
+    ]
+    if any(not source.is_claim for source in sources):
+        found.append({"name": VOLUME_WEIGHTS, "mountPath": MOUNT_WEIGHTS, **({"readOnly": True} if read_only else {})})
+    return found
+
+
+def fetch_container(source: Source, config: OperatorConfig, image: str, pull_policy: str) -> Object:
+    """A container that fetches one source into its folder; it resumes what an earlier run left there."""
+    revision = ["--revision", source.revision] if source.revision else []
+    return {
+        "name": f"{CONTAINER_FETCH}-{source.role}",
+        "image": image,
+        "imagePullPolicy": pull_policy,
+        "args": ["fetch", source.uri, source.folder, *revision],
+        "env": source_environment(source, config),
+        "volumeMounts": [*mounts([source], read_only=False), *_registry_mounts(source), {"name": "tmp", "mountPath": "/tmp"}],
+        "resources": {"requests": {"cpu": "500m", "memory": "512Mi"}, "limits": {"memory": "2Gi"}},
+        "securityContext": container_security(read_only_root=True),
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+    }
+
+
+def source_environment(source: Source, config: OperatorConfig) -> list[Object]:
+    """Addresses from the operator's settings, credentials only as references to the source's Secret."""
+    plain = {
+        "hf": {ENV_HUB_ENDPOINT: config.hub_endpoint},
+        "s3": {"AWS_ENDPOINT_URL": config.s3_endpoint, "AWS_REGION": config.s3_region},
+        "oci": {"DOCKER_CONFIG": REGISTRY_FOLDER if source.secret_ref else ""},
+    }.get(source.scheme, {})
+    given = {name: value for name, value in plain.items() if value}
+    found: list[Object] = [{"name": "HOME", "value": "/tmp"}]
+    found += [{"name": name, "value": value} for name, value in given.items()]
+    if source.secret_ref:
+        found += [
+            {"name": key, "valueFrom": {"secretKeyRef": _key_ref(source.secret_ref.name, key, optional)}}
+            for key, optional in SECRET_KEYS.get(source.scheme, {}).items()
+            if key not in given
+        ]
+    return found
+
+
+def _key_ref(name: str, key: str, optional: bool) -> Object:
+    return without_none(name=name, key=key, optional=optional or None)
+
+
+def registry_volumes(sources: list[Source]) -> list[Object]:
+    """Registry credentials are a file: the Secret's .dockerconfigjson, under the name that clients look for."""
+    items = [{"key": ".dockerconfigjson", "path": "config.json"}]
+    return [
+        {"name": f"{source.role}-registry", "secret": {"secretName": source.secret_ref.name, "items": items}}
+        for source in sources
+        if source.scheme == "oci" and source.secret_ref
+    ]
+
+
+def _registry_mounts(source: Source) -> list[Object]:
+    if source.scheme != "oci" or source.secret_ref is None:
+        return []
+    return [{"name": f"{source.role}-registry", "mountPath": REGISTRY_FOLDER, "readOnly": True}]
+
+
+def container_security(*, read_only_root: bool) -> Object:
+    """What Pod Security `restricted` asks of a container, and a read-only root."""
+    return {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": read_only_root,
+        "capabilities": {"drop": ["ALL"]},
+    }

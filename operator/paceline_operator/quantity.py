@@ -1,0 +1,29 @@
+"""Kubernetes quantities (`500m`, `2Gi`) as numbers: the API server rewrites them, and a rewrite is no edit."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+
+_FORM = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?")
+_DECIMAL = {"m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
+
+
+def parse_quantity(text: str) -> Decimal | None:
+    """The number that a quantity stands for; None for other text."""
+    match = _FORM.fullmatch(text)
+    if match is None:
+        return None
+    unit = match["unit"] or ""
+    if unit in _BINARY:
+        return Decimal(match["number"]) * Decimal(1 << _BINARY[unit])
+    return Decimal(match["number"]).scaleb(_DECIMAL.get(unit, 0))
+
+
+def same_quantity(left: object, right: object) -> bool:
+    """Whether two values are one quantity in two writings; never for anything that is not a quantity."""
+    if not isinstance(left, str) or not isinstance(right, str):
+        return False
+    number = parse_quantity(left)
+    return number is not None and number == parse_quantity(right)

@@ -1,0 +1,161 @@
+"""Which children a model gets: golden documents, and the laws that they keep."""
+
+from dataclasses import replace
+
+import operator_golden
+import pytest
+import yaml
+from operator_builders import CONFIG, HUB_PAIR, make_model, make_resource
+
+from paceline_operator.desired import desired, inherit
+from paceline_operator.objects.common import stamped
+from paceline_operator.objects.deployment import Inherited
+from paceline_operator.observed import observe
+from paceline_operator.spec import parse
+
+ALL_KINDS = operator_golden.KINDS
+
+
+def deployment_of(model, config=CONFIG, inherited=Inherited()):
+    found = desired(model, config, inherited, ALL_KINDS)
+    return next(child for child in found.serving if child["kind"] == "Deployment")
+
+
+@pytest.mark.parametrize("case", operator_golden.CASES)
+def test_children_are_the_golden_ones(case):
+    """A change in any field of any child shows in a reviewed file."""
+    expected = list(yaml.safe_load_all(operator_golden.path(case).read_text()))
+
+    assert operator_golden.children(case) == expected
+
+
+@pytest.mark.parametrize("case", operator_golden.CASES)
+def test_building_twice_gives_the_same_bytes(case):
+    """Builders depend on nothing but their arguments."""
+    assert operator_golden.children(case) == operator_golden.children(case)
+
+
+def test_another_operator_version_changes_no_pod_template():
+    """An upgraded operator with other default images restarts no model that runs."""
+    model = make_model()
+    before = deployment_of(model)
+    upgraded = replace(CONFIG, operator_image="paceline/operator:2", runtime_image="paceline/runtime:2", pod_name="z")
+
+    after = deployment_of(model, upgraded, inherit(model, observe([before])))
+
+    assert after == before
+
+
+def test_a_named_image_wins_over_the_inherited_one():
+    """Setting runtime.image is how one moves to another version."""
+    model = make_model(runtime={"image": "mine:2"})
+
+    after = deployment_of(model, inherited=Inherited(image="old:1"))
+
+    assert after["spec"]["template"]["spec"]["containers"][0]["image"] == "mine:2"
+
+
+def test_replicas_are_left_to_the_autoscaler():
+    """The document does not own `replicas`, so an apply cannot undo a scaling."""
+    model = make_model(autoscaling={"maxReplicas": 4})
+
+    assert "replicas" not in deployment_of(model)["spec"]
+
+
+def test_replicas_are_kept_until_the_autoscaler_has_written_them():
+    """Handing over from a fixed count does not fall back to one pod in between."""
+    fixed = deployment_of(make_model(replicas=3))
+    fixed["metadata"]["managedFields"] = [
+        {"manager": "paceline-operator", "fieldsV1": {"f:spec": {"f:replicas": {}}}},
+    ]
+    model = make_model(autoscaling={"maxReplicas": 4})
+
+    kept = inherit(model, observe([fixed]))
+    fixed["metadata"]["managedFields"] = [{"manager": "hpa", "fieldsV1": {"f:spec": {"f:replicas": {}}}}]
+    released = inherit(model, observe([fixed]))
+
+    assert deployment_of(model, inherited=kept)["spec"]["replicas"] == 3
+    assert "replicas" not in deployment_of(model, inherited=released)["spec"]
+
+
+def test_selector_is_two_labels_without_a_version():
+    """A Deployment's selector is immutable, so it may never say more."""
+    selector = deployment_of(make_model())["spec"]["selector"]["matchLabels"]
+
+    assert selector == {"paceline.dev/model": "demo", "paceline.dev/component": "server"}
+
+
+def test_grace_period_covers_pre_stop_and_drain():
+    """Streams that run when a pod is told to stop get their whole drain time."""
+    pod = deployment_of(make_model(drain={"seconds": 100}))["spec"]["template"]["spec"]
+    pre_stop_s = int(pod["containers"][0]["lifecycle"]["preStop"]["exec"]["command"][1])
+
+    assert pod["terminationGracePeriodSeconds"] > pre_stop_s + 100
+    assert pod["containers"][0]["args"][pod["containers"][0]["args"].index("--drain-timeout-s") + 1] == "100"
+
+
+def test_startup_budget_is_the_startup_probe():
+    """No other probe looks before the budget is spent, and none waits an initial delay."""
+    container = deployment_of(make_model(startupTimeoutSeconds=600))["spec"]["template"]["spec"]["containers"][0]
+    probe = container["startupProbe"]
+
+    assert probe["periodSeconds"] * probe["failureThreshold"] == 600
+    assert not [name for name in container if "Probe" in name and "initialDelaySeconds" in container[name]]
+
+
+def test_secrets_appear_by_name_only():
+    """Every credential is a reference that the kubelet resolves."""
+    spec = {"target": {"uri": "hf://org/name", "secretRef": {"name": "hub"}}, "auth": {"apiKeySecretRef": {"name": "key"}}}
+    pod = deployment_of(parse(make_resource(spec)))["spec"]["template"]["spec"]
+    env = [one for container in (*pod["initContainers"], *pod["containers"]) for one in container["env"]]
+    references = {one["name"]: one["valueFrom"] for one in env if "valueFrom" in one}
+
+    assert references == {
+        "HF_TOKEN": {"secretKeyRef": {"name": "hub", "key": "HF_TOKEN"}},
+        "PACELINE_API_KEY": {"secretKeyRef": {"name": "key", "key": "api-key"}},
+    }
+
+
+def test_no_pod_gets_a_service_account_token():
+    """Models and Jobs have nothing to say to the API server."""
+    pods = [
+        child["spec"]["template"]["spec"]
+        for case in operator_golden.CASES
+        for child in operator_golden.children(case)
+        if "template" in child["spec"]
+    ]
+
+    assert len(pods) == 7
+    assert {pod["automountServiceAccountToken"] for pod in pods} == {False}
+
+
+def test_kinds_that_the_cluster_lacks_are_named_and_left_out():
+    """A PodMonitor without Prometheus' operator is no reason to serve nothing."""
+    model = make_model(metrics={"podMonitor": {"enabled": True}})
+
+    found = desired(model, CONFIG, Inherited(), frozenset())
+
+    assert found.missing_kinds == ("PodMonitor",)
+    assert "PodMonitor" not in {child["kind"] for child in found.serving}
+
+
+def test_job_names_change_with_what_they_are_about_only():
+    """An edit of sources makes new Jobs, any other edit keeps them."""
+    base = parse(make_resource({**HUB_PAIR, "cache": {"size": "1Gi"}}))
+    scaled = parse(make_resource({**HUB_PAIR, "cache": {"size": "1Gi"}, "replicas": 3}))
+    moved = parse(make_resource({**HUB_PAIR, "cache": {"size": "1Gi"}, "target": {"uri": "hf://org/other"}}))
+
+    def jobs(model):
+        return {key for key in desired(model, CONFIG, Inherited(), ALL_KINDS).keys if key[0] == "Job"}
+
+    assert jobs(base) == jobs(scaled)
+    assert not jobs(base) & jobs(moved)
+
+
+def test_the_stamp_is_of_everything_but_itself():
+    """Stamping again changes nothing; another field changes the stamp."""
+    child = deployment_of(make_model())
+    other = deployment_of(make_model(drain={"seconds": 61}))
+
+    assert stamped(child) == child
+    assert other["metadata"]["annotations"] != child["metadata"]["annotations"]

@@ -1,0 +1,93 @@
+"""Builders of the operator's inputs: SpeculativeModels, children and pods as the API server would show them."""
+
+import copy
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from paceline_operator.caching import Caching
+from paceline_operator.config import OperatorConfig
+from paceline_operator.desired import desired, inherit
+from paceline_operator.inspection import COMPATIBLE, Inspection
+from paceline_operator.objects.inspect import inspect_key
+from paceline_operator.observed import Observed, observe
+from paceline_operator.spec import Model, parse
+
+NOW = datetime(2026, 11, 29, 12, 0, 0, tzinfo=UTC)
+CONFIG = OperatorConfig(
+    operator_image="paceline/operator:1",
+    runtime_image="paceline/runtime:1",
+    pod_name="operator-a",
+    pod_namespace="paceline-system",
+    hub_endpoint="https://hub.example",
+    webhook_certificates=Path("/certificates"),
+)
+CLAIM = {"target": {"uri": "pvc://models/smollm2"}}
+HUB_PAIR = {
+    "target": {"uri": "hf://org/target", "revision": "abc123"},
+    "draft": {"uri": "hf://org/draft"},
+    "speculation": {"algorithm": "dflash", "numSteps": 7},
+}
+
+
+def make_resource(spec: dict[str, Any] | None = None, **metadata: Any) -> dict[str, Any]:
+    """A SpeculativeModel; `spec` defaults to one target on a claim."""
+    return {
+        "apiVersion": "paceline.dev/v1alpha1",
+        "kind": "SpeculativeModel",
+        "metadata": {"name": "demo", "namespace": "ml", "uid": "uid-1", "generation": 3, **metadata},
+        "spec": copy.deepcopy(CLAIM if spec is None else spec),
+    }
+
+
+def make_model(**spec: Any) -> Model:
+    """A parsed model: one target on a claim, and whatever fields are given."""
+    return parse(make_resource({**copy.deepcopy(CLAIM), **spec}))
+
+
+def fits(model: Model) -> Inspection:
+    """The verdict that lets a model serve."""
+    return Inspection(inspect_key(model), COMPATIBLE, "Compatible", "draft and target fit")
+
+
+CACHED = Caching(True, "OnClaim", "every checkpoint is on a claim already")
+
+
+def as_served(model: Model, config: OperatorConfig = CONFIG, *, num_ready: int = 1) -> Observed:
+    """Everything applied and running: the documents themselves, with a Deployment status on top."""
+    wanted = desired(model, config, inherit(model, Observed({})), frozenset())
+    objects = [copy.deepcopy(child) for child in (*wanted.caching, *wanted.serving)]
+    for child in objects:
+        child["metadata"]["generation"] = 1
+        if child["kind"] == "Deployment":
+            child["status"] = deployment_status(num_ready)
+    return observe(objects)
+
+
+def deployment_status(num_ready: int) -> dict[str, Any]:
+    counts = dict.fromkeys(("replicas", "readyReplicas", "updatedReplicas", "availableReplicas"), num_ready)
+    return {"observedGeneration": 1, **counts}
+
+
+def make_pod(name: str, component: str = "server", job: str | None = None, **status: Any) -> dict[str, Any]:
+    """A pod of the model `demo`."""
+    labels = {"paceline.dev/model": "demo", "paceline.dev/component": component}
+    if job:
+        labels["batch.kubernetes.io/job-name"] = job
+    return {"kind": "Pod", "metadata": {"name": name, "labels": labels, "creationTimestamp": name}, "status": status}
+
+
+def make_job(name: str, condition: str | None = None, **fields: Any) -> dict[str, Any]:
+    """A Job of the model `demo`, ended with `condition` or still running."""
+    ended = {"type": condition, "status": "True", "lastTransitionTime": "2026-11-29T12:00:00Z", **fields}
+    return {
+        "kind": "Job",
+        "metadata": {"name": name, "labels": {"paceline.dev/model": "demo"}, "ownerReferences": [{"uid": "uid-1"}]},
+        "status": {"conditions": [ended]} if condition else {},
+    }
+
+
+def terminated(message: str, exit_code: int = 0) -> dict[str, Any]:
+    """Pod status of a container that ended."""
+    state = {"terminated": {"exitCode": exit_code, "message": message}}
+    return {"containerStatuses": [{"name": "inspect", "state": state}]}
