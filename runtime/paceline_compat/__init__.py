@@ -3,9 +3,10 @@
 from .checkpoint import draft_facts, read_draft, read_target, target_facts
 from .errors import MetadataError, MissingFileError, SourceError
 from .facts import DraftFacts, GdnFacts, MoeFacts, RopeFacts, TargetFacts
-from .inspection import check_locations
+from .inspection import Inspection, check_locations, inspect_pair
 from .location import Location, open_location
 from .pair import Options
+from .planner import Plan, PlanOptions, plan
 from .rules import RULES, Rule, check
 from .verdict import Problem, Verdict
 
@@ -13,11 +14,14 @@ __all__ = [
     "RULES",
     "DraftFacts",
     "GdnFacts",
+    "Inspection",
     "Location",
     "MetadataError",
     "MissingFileError",
     "MoeFacts",
     "Options",
+    "Plan",
+    "PlanOptions",
     "Problem",
     "RopeFacts",
     "Rule",
@@ -27,7 +31,9 @@ __all__ = [
     "check",
     "check_locations",
     "draft_facts",
+    "inspect_pair",
     "open_location",
+    "plan",
     "read_draft",
     "read_target",
     "target_facts",

@@ -31,8 +31,8 @@ SERVED_GGUF_ARCHITECTURES = ("llama",)
 SERVED_GGML_TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q5_K", "Q6_K")
 
 SERVED_ROPES = {
-    "llama": ("default", "linear", "llama3"),
-    "qwen3": ("default", "linear", "yarn"),
+    "llama": ("default", "linear", "llama3", "yarn"),
+    "qwen3": ("default", "linear", "llama3", "yarn"),
     "qwen3_5": ("default",),
     "qwen3_5_moe": ("default",),
 }

@@ -6,27 +6,46 @@ What cannot be read becomes a problem too, so callers handle one kind of answer.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from .checkpoint import read_draft, read_target
 from .errors import MetadataError, SourceError
 from .facts import DraftFacts, TargetFacts
 from .location import Location
-from .pair import Options
-from .rules import check
+from .pair import Options, Pair
+from .rules import find_problems
 from .verdict import METADATA_INVALID, METADATA_UNAVAILABLE, Problem, Verdict
 
 Facts = TypeVar("Facts", TargetFacts, DraftFacts)
 
 
-def check_locations(target: str | Location, draft: str | Location | None, options: Options | None = None) -> Verdict:
-    """Check a pair by location. Never raises for a checkpoint that cannot be read: the verdict says so."""
+@dataclass(frozen=True)
+class Inspection:
+    """What was read, and the verdict on it. Facts are None where a checkpoint could not be read, or none was named."""
+
+    target: TargetFacts | None
+    draft: DraftFacts | None
+    verdict: Verdict
+
+
+def inspect_pair(target: str | Location, draft: str | Location | None, options: Options | None = None) -> Inspection:
+    """Read both checkpoints' headers and judge them. Never raises for a checkpoint that cannot be read."""
     problems: list[Problem] = []
     target_facts = _try(read_target, target, "target", problems)
     draft_facts = None if draft is None else _try(read_draft, draft, "draft", problems)
-    if target_facts is None or problems:
-        return Verdict(_name(target), None if draft is None else _name(draft), tuple(problems))
-    return check(target_facts, draft_facts, options)
+    if target_facts is not None:
+        is_whole = not problems
+        options = options or Options()
+        judged = options if is_whole else replace(options, algorithm="off", num_steps=None)
+        problems += find_problems(Pair(target_facts, draft_facts, judged))
+    names = _name(target), None if draft is None else _name(draft)
+    return Inspection(target_facts, draft_facts, Verdict(*names, tuple(problems)))
+
+
+def check_locations(target: str | Location, draft: str | Location | None, options: Options | None = None) -> Verdict:
+    """The verdict of ``inspect_pair`` alone."""
+    return inspect_pair(target, draft, options).verdict
 
 
 def _try(read: Callable[[str | Location], Facts], where: str | Location, role: str, problems: list[Problem]) -> Facts | None:

@@ -1,0 +1,36 @@
+"""Device memory by name, and sizes as people write them. For ``paceline plan``, which has no device to ask."""
+
+from __future__ import annotations
+
+import re
+
+_GIB = 1 << 30
+_MIB = 1 << 20
+
+DEVICE_BYTES = {
+    "T4": 15_360 * _MIB,
+    "L4": 23_034 * _MIB,
+    "A10": 23_028 * _MIB,
+    "RTX-4090": 24_564 * _MIB,
+    "RTX-5090": 32_607 * _MIB,
+    "A100-40GB": 40_960 * _MIB,
+    "L40S": 46_068 * _MIB,
+    "A100-80GB": 81_920 * _MIB,
+    "H100": 81_559 * _MIB,
+    "H200": 143_771 * _MIB,
+    "B200": 183_359 * _MIB,
+}
+"""Total memory as the driver reports it (nvidia-smi, memory.total)."""
+
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 1 << 10, "MI": _MIB, "GI": _GIB, "TI": 1 << 40}
+_SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,6})?)\s*([KMGT]I?)?B?", re.IGNORECASE)
+
+
+def budget_bytes(text: str, memory_ratio: float) -> int:
+    """A device's name, of whose memory ``memory_ratio`` may be used, or a size, all of it. ValueError for neither."""
+    if (total := DEVICE_BYTES.get(text.upper().replace("_", "-"))) is not None:
+        return int(total * memory_ratio)
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"{text!r} is neither a size (80GiB) nor one of {', '.join(DEVICE_BYTES)}")
+    return int(float(match[1]) * _UNITS[(match[2] or "").upper()])

@@ -1,0 +1,115 @@
+"""Bytes of every part of a running model, from facts alone. Used by ``planner``, by admission and by cache sizing.
+
+Each function is one part; none knows a budget. ``dtype_bytes`` is the engine's: weights are loaded in it (GGUF blocks
+are dequantized), K/V, context rows and rings are kept in it. Recurrent states and their journal are float32 always.
+"""
+
+from __future__ import annotations
+
+from .draft_tensors import CODEBOOKS
+from .facts import DraftFacts, TargetFacts
+
+PAGE_TOKENS = 64
+RING_SPARE_ROWS = 64
+"""Rows of a ring beyond its window: a verify's rejected rows, and prefill rows past a snapshot's boundary."""
+SLOTS_PER_REQUEST = 5
+"""The live state, two alternating snapshots while decoding, those before the generation and the prompt's end."""
+STATE_BYTES = 4
+DTYPE_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
+
+
+def pages_for(num_tokens: int) -> int:
+    """Pages that hold ``num_tokens``."""
+    return -(-num_tokens // PAGE_TOKENS)
+
+
+def num_state_slots(target: TargetFacts, max_running: int) -> int:
+    """Slots of the state pool, slot 0 (the dummy of padded rows) included; 0 for a target without states."""
+    return 1 + SLOTS_PER_REQUEST * max_running if target.num_linear_layers else 0
+
+
+def target_weight_bytes(target: TargetFacts, dtype_bytes: int, component: str = "text") -> int:
+    """Weights of one component as loaded. The vision tower is never loaded, MTP only when it drafts."""
+    elements = sum(t.num_elements for name, t in target.tensors.items() if target.component_of(name) == component)
+    return elements * dtype_bytes
+
+
+def codebook_bytes(draft: DraftFacts, dtype_bytes: int) -> int:
+    """The selector's two [vocab, rank] tables."""
+    return sum(draft.tensors[name].num_elements for name in CODEBOOKS if name in draft.tensors) * dtype_bytes
+
+
+def draft_weight_bytes(draft: DraftFacts, dtype_bytes: int) -> int:
+    """The draft's weights as loaded, without its codebooks."""
+    return draft.num_params * dtype_bytes - codebook_bytes(draft, dtype_bytes)
+
+
+def kv_bytes_per_token(target: TargetFacts, dtype_bytes: int) -> int:
+    """Keys and values of the full-attention layers, the only ones that keep any."""
+    return 2 * target.num_full_attention_layers * target.num_kv_heads * target.head_dim * dtype_bytes
+
+
+def mtp_kv_bytes_per_token(target: TargetFacts, dtype_bytes: int) -> int:
+    """Keys and values of the MTP head's own attention layer."""
+    return 2 * target.num_mtp_layers * target.num_kv_heads * target.head_dim * dtype_bytes
+
+
+def context_row_bytes(draft: DraftFacts, dtype_bytes: int) -> int:
+    """One token's row in the pages' further plane, from which rings are rebuilt."""
+    return draft.hidden_size * dtype_bytes
+
+
+def ring_bytes(draft: DraftFacts, dtype_bytes: int) -> int:
+    """One running request's draft keys and values: window and spare rows, all layers."""
+    rows = (draft.sliding_window or 0) + RING_SPARE_ROWS
+    return draft.num_layers * 2 * draft.num_kv_heads * draft.head_dim * rows * dtype_bytes
+
+
+def recurrent_state_bytes(target: TargetFacts) -> int:
+    """One slot's Gated DeltaNet states, float32."""
+    return target.num_linear_layers * target.gdn.state_size * STATE_BYTES if target.gdn else 0
+
+
+def conv_state_bytes(target: TargetFacts, dtype_bytes: int) -> int:
+    """One slot's convolution inputs: the kernel's size less one columns, all linear layers."""
+    if target.gdn is None:
+        return 0
+    return target.num_linear_layers * target.gdn.conv_dim * (target.gdn.conv_kernel_size - 1) * dtype_bytes
+
+
+def slot_bytes(target: TargetFacts, dtype_bytes: int) -> int:
+    """One slot of the state pool; every snapshot takes as much as a live state."""
+    return recurrent_state_bytes(target) + conv_state_bytes(target, dtype_bytes)
+
+
+def journal_row_bytes(target: TargetFacts, dtype_bytes: int) -> int:
+    """What one verified row would add to the states: key, corrected value, decay (float32), convolution input."""
+    if target.gdn is None:
+        return 0
+    sizes = target.gdn
+    values = sizes.num_key_heads * sizes.key_head_dim + sizes.num_value_heads * (sizes.value_head_dim + 1)
+    return target.num_linear_layers * (values * STATE_BYTES + sizes.conv_dim * dtype_bytes)
+
+
+def logits_bytes(target: TargetFacts, num_rows: int) -> int:
+    """Float32 logits of a full verify: as computed, with penalties, sorted, and as probabilities."""
+    return 4 * num_rows * target.head_rows * 4
+
+
+def prefill_bytes(target: TargetFacts, draft: DraftFacts | None, chunk_tokens: int, dtype_bytes: int) -> int:
+    """Activations of the widest layer for one chunk, and the tapped rows as they are summed up in float32."""
+    attention = (2 * target.num_heads + 2 * target.num_kv_heads) * target.head_dim
+    linear = 2 * target.gdn.conv_dim if target.gdn else 0
+    mlp = 3 * target.intermediate_size
+    if target.moe:
+        moe = target.moe
+        mlp = moe.num_experts_per_token * (target.hidden_size + 3 * moe.intermediate_size)
+        mlp += 3 * moe.shared_intermediate_size
+    width = 4 * target.hidden_size + max(attention, linear, mlp)
+    tapped = draft.hidden_size * STATE_BYTES if draft else 0
+    return chunk_tokens * (width * dtype_bytes + tapped)
+
+
+def history_bytes(max_running: int, max_model_len: int, num_steps: int) -> int:
+    """Token ids that penalties and prompt lookup read on the device, int64, a dummy row included."""
+    return (max_running + 1) * (max_model_len + 2 + num_steps) * 8

@@ -1,0 +1,228 @@
+"""Remote headers: ranged reads over HTTP, hub locations, and everything a server can do wrong."""
+
+import http.server
+import re
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+from headers_builder import GgufFile, safetensors_bytes
+
+from paceline_compat import MetadataError, MissingFileError, SourceError, open_location, read_target
+from paceline_compat.budget import Budget
+from paceline_compat.safetensors_header import read_folder
+from paceline_compat.source import find
+
+
+@dataclass
+class FakeHub:
+    """Files by path; ``mode`` says how the server misbehaves, ``seen`` what it was asked."""
+
+    files: dict[str, bytes] = field(default_factory=dict)
+    mode: str = "ranges"
+    redirect_to: str = ""
+    seen: list[tuple[str, str | None, str | None]] = field(default_factory=list)
+    address: str = ""
+    release: threading.Event = field(default_factory=threading.Event)
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    hub: FakeHub
+
+    def log_message(self, *args):
+        """Keep the test's output clean."""
+
+    def do_GET(self):
+        hub = self.hub
+        hub.seen.append((self.path, self.headers.get("Range"), self.headers.get("Authorization")))
+        if hub.mode == "hangs":
+            hub.release.wait(5)
+        if hub.mode == "denies":
+            return self.send_error(403)
+        if hub.redirect_to and not self.path.startswith("/storage"):
+            self.send_response(302)
+            self.send_header("Location", hub.redirect_to + self.path)
+            return self.end_headers()
+        data = hub.files.get(self.path.removeprefix("/storage"))
+        if data is None:
+            return self.send_error(404)
+        return self._send(data)
+
+    def _send(self, data):
+        match = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers["Range"])
+        begin, end = int(match[1]), int(match[2]) + 1
+        part = data if self.hub.mode == "whole" else data[begin:end]
+        if not part:
+            return self.send_error(416)
+        self.send_response(200 if self.hub.mode == "whole" else 206)
+        if self.hub.mode == "ranges" or self.hub.mode == "short":
+            self.send_header("Content-Range", f"bytes {begin}-{begin + len(part) - 1}/{len(data)}")
+        self.send_header("Content-Length", str(len(part)))
+        self.end_headers()
+        return self.wfile.write(part[: len(part) // 2] if self.hub.mode == "short" else part)
+
+
+class _Server(http.server.ThreadingHTTPServer):
+    def handle_error(self, request, client_address):
+        """A client that gave up, as the tests of timeouts do, is no error of the server."""
+
+
+@pytest.fixture
+def hubs() -> Iterator[list[FakeHub]]:
+    """Two servers at two addresses; the second stands for a storage host."""
+    running, threads = [], []
+    hubs = [FakeHub(), FakeHub()]
+    for hub in hubs:
+        server = _Server(("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": hub}))
+        hub.address = f"http://127.0.0.1:{server.server_port}"
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        running.append(server)
+        threads.append(thread)
+    yield hubs
+    for hub, server, thread in zip(hubs, running, threads, strict=True):
+        hub.release.set()
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+FILE = safetensors_bytes({"a": ("F32", (4,)), "b": ("F32", (50_000,))})
+
+
+def test_only_the_headers_of_a_remote_file_are_read(hubs):
+    hub = hubs[0]
+    hub.files["/models/m/model.safetensors"] = FILE
+    folder = open_location(f"{hub.address}/models/m/").folder
+    assert set(read_folder(folder)) == {"a", "b"}
+    assert [seen[1] for seen in hub.seen] == ["bytes=0-65535", "bytes=0-65535"]
+    assert hub.seen[0][0].endswith("index.json")
+
+
+def test_a_hub_location_resolves_to_repository_revision_and_file(hubs):
+    hub = hubs[0]
+    hub.files["/org/model/resolve/v1.0/model.safetensors"] = FILE
+    location = open_location("hf://org/model@v1.0", endpoint=hub.address + "/", token="secret")
+    assert location.name == "hf://org/model@v1.0"
+    assert set(read_folder(location.folder)) == {"a", "b"}
+    assert {seen[2] for seen in hub.seen} == {"Bearer secret"}
+
+
+def test_a_remote_gguf_is_read_by_its_name(hubs):
+    hub = hubs[0]
+    file = GgufFile().add_value("general.architecture", "llama").add_value("llama.block_count", 1)
+    file.add_value("llama.embedding_length", 32).add_value("llama.attention.head_count", 2)
+    file.add_value("llama.feed_forward_length", 64).add_value("llama.context_length", 128)
+    file.add_tensor("token_embd.weight", (32, 8), 0, 1024)
+    hub.files["/org/model/resolve/main/m-Q4.gguf"] = file.build()
+    target = read_target(open_location("hf://org/model/m-Q4.gguf", environment={"HF_ENDPOINT": hub.address}))
+    assert (target.architecture, target.vocab_size, target.name) == ("llama", 8, "hf://org/model/m-Q4.gguf")
+
+
+def test_the_token_stays_with_the_hub_when_storage_is_elsewhere(hubs):
+    hub, storage = hubs
+    hub.redirect_to = storage.address + "/storage"
+    storage.files["/o/m/resolve/main/config.json"] = b"{}"
+    folder = open_location("hf://o/m", endpoint=hub.address, token="secret").folder
+    assert folder.open("config.json").read(0, 2) == b"{}"
+    assert hub.seen[0][2] == "Bearer secret"
+    assert storage.seen[0][2] is None
+
+
+def test_redirects_leave_http_for_nothing_else(hubs):
+    hubs[0].redirect_to = "file:///etc/passwd"
+    with pytest.raises(SourceError, match=r"file://, which is not followed|config\.json"):
+        open_location(hubs[0].address).folder.open("config.json")
+
+
+def test_a_token_from_the_environment_never_reaches_a_plain_address(hubs):
+    hub = hubs[0]
+    hub.files["/config.json"] = b"{}"
+    open_location(hub.address, token="given", environment={"HF_TOKEN": "secret"}).folder.open("config.json")
+    assert hub.seen[0][2] is None
+
+
+def test_a_missing_file_is_told_from_an_unreachable_place(hubs):
+    folder = open_location(hubs[0].address).folder
+    assert find(folder, "config.json") is None
+    with pytest.raises(MissingFileError):
+        folder.open("config.json")
+    hubs[0].mode = "denies"
+    with pytest.raises(SourceError, match=r"answered 403.*token"):
+        find(folder, "config.json")
+
+
+def test_a_closed_port_is_an_error_of_ours():
+    with pytest.raises(SourceError, match="could not be reached"):
+        open_location("http://127.0.0.1:1").folder.open("config.json")
+
+
+@pytest.mark.parametrize("mode", ["whole", "unranged", "short"])
+def test_a_server_without_ranges_is_refused_for_large_files(hubs, mode):
+    hubs[0].mode = mode
+    hubs[0].files["/m.bin"] = bytes(100_000)
+    with pytest.raises(SourceError, match=r"ranged|broke off|could not be reached"):
+        open_location(hubs[0].address).folder.open("m.bin")
+
+
+def test_a_small_file_is_taken_whole_from_a_server_without_ranges(hubs):
+    hubs[0].mode = "whole"
+    hubs[0].files["/config.json"] = b'{"a": 1}'
+    source = open_location(hubs[0].address).folder.open("config.json")
+    assert source.read(0, source.size_bytes) == b'{"a": 1}'
+
+
+def test_an_empty_file_has_size_zero(hubs):
+    hubs[0].files["/config.json"] = b""
+    assert open_location(hubs[0].address).folder.open("config.json").size_bytes == 0
+
+
+def test_reads_outside_the_file_ask_nobody(hubs):
+    hubs[0].files["/m.bin"] = bytes(100_000)
+    source = open_location(hubs[0].address).folder.open("m.bin")
+    assert source.read(99_000, 1000) == bytes(1000)
+    for offset, length in ((99_000, 1001), (-1, 4), (0, -1), (1 << 60, 1)):
+        with pytest.raises(SourceError, match="outside the file"):
+            source.read(offset, length)
+    assert len(hubs[0].seen) == 2
+
+
+def test_a_budget_bounds_the_bytes_of_all_reads_together(hubs):
+    hubs[0].files["/m.bin"] = bytes(1_000_000)
+    source = open_location(hubs[0].address, budget=Budget(max_bytes=200_000)).folder.open("m.bin")
+    source.read(100_000, 100_000)
+    with pytest.raises(SourceError, match="more than the 200000 bytes"):
+        source.read(200_000, 100_000)
+
+
+def test_a_budget_bounds_the_time(hubs):
+    hubs[0].mode = "hangs"
+    with pytest.raises(SourceError, match="could not be reached: timed out"):
+        open_location(hubs[0].address, budget=Budget(timeout_s=0.2)).folder.open("m.bin")
+    with pytest.raises(SourceError, match="not read within 0 s"):
+        open_location(hubs[0].address, budget=Budget(timeout_s=0)).folder.open("m.bin")
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("hf://org/model", "set HF_ENDPOINT"),
+        ("hf://model", "is not hf://org/name"),
+        ("hf://org/model@a/../../b", "is not hf://org/name"),
+        ("hf://../model", "is not hf://org/name"),
+        ("s3://bucket/model", "neither a path nor hf:// nor https://"),
+        ("https://user@host/model", "plain address"),
+        ("https://host/model?token=x", "https://host/model must be"),
+        ("/no/such/folder", "no such folder"),
+    ],
+)
+def test_a_location_that_is_none_is_refused(text, message):
+    with pytest.raises(MetadataError) as caught:
+        open_location(text, environment={})
+    assert message in str(caught.value).replace(": must be", " must be")
+
+
+def test_an_endpoint_must_be_an_address():
+    with pytest.raises(MetadataError, match="HF_ENDPOINT: 'ftp://x' is not an http"):
+        open_location("hf://o/m", environment={"HF_ENDPOINT": "ftp://x"})
