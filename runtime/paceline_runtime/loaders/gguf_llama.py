@@ -16,7 +16,7 @@ import torch
 from paceline_compat.errors import MetadataError
 from paceline_compat.gguf_header import GgufHeader
 from paceline_runtime.loaders.gguf_file import GgufTensor, read_tensor
-from paceline_runtime.text.gguf_vocabulary import end_of_generation_ids
+from paceline_runtime.text.end_tokens import gguf_end_ids
 
 _SIZES = {
     "block_count": "num_hidden_layers",
@@ -93,7 +93,7 @@ def describe(header: GgufHeader) -> GgufLlama:
         "tie_word_embeddings": "output.weight" not in header.tensors,
         "attention_bias": "blk.0.attn_q.bias" in header.tensors,
         "mlp_bias": "blk.0.ffn_up.bias" in header.tensors,
-        "eos_token_id": sorted(end_of_generation_ids(header)),
+        "eos_token_id": sorted(gguf_end_ids(header)),
     }
     _refuse_other_heads(header, config)
     return GgufLlama(config)

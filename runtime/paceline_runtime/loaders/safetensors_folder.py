@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import functools
-import json
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from paceline_compat.errors import MetadataError
+from paceline_compat.fields import read_json
 from paceline_compat.safetensors_header import read_folder
-from paceline_compat.source import LocalFolder
+from paceline_compat.source import LocalFolder, LocalSource
 from paceline_compat.tensors import TensorInfo
 from paceline_runtime.loaders.checkpoint import Checkpoint, StoredTensor, read_bytes
+from paceline_runtime.text.end_tokens import folder_end_ids
 
 _DTYPES = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
@@ -43,23 +44,8 @@ def _check_dtypes(path: Path, infos: dict[str, TensorInfo]) -> None:
 
 
 def _read_config(path: Path) -> dict[str, Any]:
-    config = _read_json(path / "config.json")
-    generation_file = path / "generation_config.json"
-    generation = _read_json(generation_file) if generation_file.is_file() else {}
-    ends = [_as_list(source.get("eos_token_id")) for source in (config, generation)]
-    return {**config, "eos_token_id": list(dict.fromkeys(ends[0] + ends[1]))}
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        data = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise MetadataError(str(path), "no such file", "name a Hugging Face folder or a .gguf file") from None
-    except (OSError, ValueError) as error:
-        raise MetadataError(str(path), f"cannot be read as JSON: {error}") from None
-    if not isinstance(data, dict):
-        raise MetadataError(str(path), "is not a JSON object")
-    return data
+    config = read_json(LocalSource(path / "config.json"))
+    return {**config, "eos_token_id": folder_end_ids(path, config)}
 
 
 def _architecture(path: Path, config: dict[str, Any]) -> str:
@@ -67,7 +53,3 @@ def _architecture(path: Path, config: dict[str, Any]) -> str:
     if not isinstance(names, list) or len(names) != 1 or not isinstance(names[0], str):
         raise MetadataError(str(path / "config.json"), f"architectures must name one architecture, got {names!r}")
     return names[0]
-
-
-def _as_list(value: Any) -> list[Any]:
-    return [] if value is None else list(value) if isinstance(value, list) else [value]

@@ -1,14 +1,17 @@
-"""The vocabulary in a GGUF's metadata: tokens, their kinds, and which of them end a generation.
+"""Which tokens end a generation, by the configs of a folder or the metadata and vocabulary of a GGUF.
 
-Called by the tokenizer and by GGUF loaders. Source of the rules: `llama-vocab.cpp` of llama.cpp.
+Called by the tokenizer and by both loaders. Source of the rules for GGUF: `llama-vocab.cpp` of llama.cpp.
 """
 
 from __future__ import annotations
 
-from paceline_compat.gguf_header import GgufArray, GgufHeader
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
-"""Token types of `tokenizer.ggml.token_type`."""
+from paceline_compat.fields import read_json
+from paceline_compat.gguf_header import GgufArray, GgufHeader
+from paceline_compat.source import LocalSource
 
 _ENDS = (
     *("<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<end_of_turn>"),
@@ -23,7 +26,16 @@ _FILL_IN_ENDS = {
 """Fill-in-the-middle tokens that end a generation: a metadata key each, else the first token so spelled."""
 
 
-def end_of_generation_ids(header: GgufHeader) -> set[int]:
+def folder_end_ids(path: Path, config: Mapping[str, Any]) -> list[Any]:
+    """`eos_token_id` of a folder's config and of its generation config, which often has more; not checked here."""
+    file = path / "generation_config.json"
+    generation = read_json(LocalSource(file)) if file.is_file() else {}
+    values = [source.get("eos_token_id") for source in (config, generation)]
+    lists = [value if isinstance(value, list) else [value] for value in values if value is not None]
+    return list(dict.fromkeys(token for ids in lists for token in ids))
+
+
+def gguf_end_ids(header: GgufHeader) -> set[int]:
     """Ids that end a generation: those that the metadata names and those that the vocabulary spells.
 
     Two exceptions of llama.cpp are kept: `<|end|>` only ends a message where `<|return|>` and `<|call|>` (or `<|calls|>`

@@ -1,0 +1,76 @@
+"""Renders a model's chat template, in the Jinja dialect that transformers defined. Called by the tokenizer.
+
+Templates come with checkpoints and are not trusted: they run in Jinja's immutable sandbox.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, NoReturn
+
+import jinja2
+import jinja2.ext
+import jinja2.nodes
+import jinja2.parser
+import jinja2.sandbox
+
+
+class ChatTemplateError(ValueError):
+    """Messages that the template refuses, or a template that does not run."""
+
+
+class _Generation(jinja2.ext.Extension):
+    """`{% generation %}` marks the assistant's text for training; here its body is all there is to it."""
+
+    tags = {"generation"}  # noqa: RUF012
+
+    def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+class ChatTemplate:
+    """A compiled template; `tokens` are the special tokens it may name (`bos_token`, `eos_token` ...)."""
+
+    def __init__(self, source: str, tokens: Mapping[str, str]) -> None:
+        self.source, self._tokens = source, dict(tokens)
+        try:
+            self._template = _environment().from_string(source)
+        except jinja2.TemplateError as error:
+            raise ChatTemplateError(f"the chat template does not compile: {error}") from error
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        **variables: Any,
+    ) -> str:
+        """The prompt. `variables` are the template's own switches, such as `enable_thinking`."""
+        names = {**self._tokens, "messages": messages, "tools": tools, "add_generation_prompt": add_generation_prompt}
+        try:
+            return self._template.render(**names, **variables)
+        except (jinja2.TemplateError, TypeError, AttributeError, KeyError, IndexError, ValueError) as error:
+            raise ChatTemplateError(f"the chat template refuses these messages: {error}") from error
+
+
+def _environment() -> jinja2.sandbox.ImmutableSandboxedEnvironment:
+    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise
+    environment.globals["strftime_now"] = lambda layout: datetime.now().strftime(layout)
+    return environment
+
+
+def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, sort_keys: bool = False) -> str:
+    """Jinja's own filter escapes for HTML, which prompts must not be."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, sort_keys=sort_keys)
+
+
+def _raise(message: str) -> NoReturn:
+    raise jinja2.TemplateError(message)
