@@ -12,7 +12,7 @@ import torch
 
 @dataclass(frozen=True)
 class RotaryTable:
-    """Cosines and sines of N rows, [N, 1, R] for rotary width R; `sin` is negative in its first half, as a roll needs."""
+    """Cosines and sines of N rows, [N, 1, R] for rotary width R; `sin` is negated in its first half."""
 
     cos: torch.Tensor
     sin: torch.Tensor
