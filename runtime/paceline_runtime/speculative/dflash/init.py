@@ -148,10 +148,9 @@ def _random_tensor(name: str, shape: tuple[int, ...], generator: torch.Generator
         return torch.ones(shape)
     noise = torch.randn(shape, generator=generator)
     if name.endswith("base_kernel"):
-        noise *= 0.02
-        noise[:, 0] += 1
+        noise.mul_(0.02)[:, 0] += 1
         return noise
-    return noise * shape[-1] ** -0.5
+    return noise.mul_(float(shape[-1]) ** -0.5)
 
 
 def _largest_power_of_two_divisor(number: int, limit: int) -> int:

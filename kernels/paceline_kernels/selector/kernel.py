@@ -1,0 +1,119 @@
+"""The selector walk in Triton: all slots of a block in one program, greedy and sampled rows in one launch.
+
+Called by the draft on a GPU. In plain torch a walk of 7 slots is some hundred launches of a few microseconds of work each.
+Scores are float32, Gumbel noise float64 from the same counters as `paceline_kernels.counter_random`, so a row draws what
+the reference draws but where two scores differ by no more than rounding.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from paceline_kernels.counter_random import PROPOSAL
+
+
+def select_path_kernel(
+    unary: torch.Tensor,
+    candidates: torch.Tensor,
+    hidden: torch.Tensor,
+    predecessor: torch.Tensor,
+    successor: torch.Tensor,
+    anchors: torch.Tensor,
+    temperature: torch.Tensor,
+    seeds: torch.Tensor,
+    positions: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`select_path` of the reference; q is float32."""
+    batch, num_slots, num_candidates = candidates.shape
+    rank = hidden.shape[-1]
+    tokens = torch.empty((batch, num_slots), dtype=torch.int64, device=unary.device)
+    q = torch.empty((batch, num_slots, num_candidates), dtype=torch.float32, device=unary.device)
+    _select_path[(batch,)](
+        unary.contiguous(),
+        candidates.contiguous(),
+        hidden.contiguous(),
+        predecessor,
+        successor,
+        anchors.contiguous(),
+        temperature.contiguous(),
+        seeds.contiguous(),
+        positions.contiguous(),
+        tokens,
+        q,
+        num_slots,
+        num_candidates,
+        rank,
+        PURPOSE=PROPOSAL,
+        BLOCK_C=triton.next_power_of_2(num_candidates),
+        BLOCK_R=triton.next_power_of_2(rank),
+    )
+    return tokens, q
+
+
+@triton.jit
+def _select_path(
+    unary_ptr,
+    ids_ptr,
+    hidden_ptr,
+    predecessor_ptr,
+    successor_ptr,
+    anchors_ptr,
+    temperature_ptr,
+    seeds_ptr,
+    positions_ptr,
+    tokens_ptr,
+    q_ptr,
+    num_slots,
+    num_candidates,
+    rank,
+    PURPOSE: tl.constexpr,
+    BLOCK_C: tl.constexpr,
+    BLOCK_R: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    c, r = tl.arange(0, BLOCK_C), tl.arange(0, BLOCK_R)
+    is_candidate, in_rank = c < num_candidates, r < rank
+    previous = tl.load(anchors_ptr + row)
+    temperature = tl.load(temperature_ptr + row).to(tl.float32)
+    is_sampled = temperature > 0
+    divisor = tl.where(is_sampled, temperature, 1.0)
+    seed = tl.load(seeds_ptr + row + c * 0)
+    for slot in range(num_slots):
+        at = row * num_slots + slot
+        ids = tl.load(ids_ptr + at * num_candidates + c, mask=is_candidate, other=0)
+        hidden = tl.load(hidden_ptr + at * rank + r, mask=in_rank, other=0.0).to(tl.float32)
+        context = hidden * tl.load(predecessor_ptr + previous * rank + r, mask=in_rank, other=0.0).to(tl.float32)
+        successor_at = successor_ptr + ids[:, None] * rank + r[None, :]
+        successor = tl.load(successor_at, mask=is_candidate[:, None] & in_rank[None, :], other=0.0).to(tl.float32)
+        unary = tl.load(unary_ptr + at * num_candidates + c, mask=is_candidate, other=float("-inf")).to(tl.float32)
+        scores = unary + tl.sum(successor * context[None, :], 1)
+        weights = tl.exp((scores - tl.max(scores, 0)) / divisor)
+        q = weights / tl.sum(weights, 0)
+        tl.store(q_ptr + at * num_candidates + c, q, mask=is_candidate)
+        noise = _gumbel(seed, tl.load(positions_ptr + at + c * 0), ids, PURPOSE)
+        log_q = tl.where(q > 0, tl.log(tl.where(q > 0, q, 1.0).to(tl.float64)), float("-inf"))
+        index = tl.where(is_sampled, tl.argmax(log_q + noise, 0), tl.argmax(scores, 0))
+        previous = tl.sum(tl.where(c == index, ids, 0), 0)
+        tl.store(tokens_ptr + at, previous)
+
+
+@triton.jit
+def _gumbel(key, position, index, PURPOSE: tl.constexpr):
+    bits = _absorb(_absorb(_absorb(key, position), position * 0 + PURPOSE), index)
+    uniform = (_shift(bits, 11).to(tl.float64) + 0.5) * 1.1102230246251565e-16
+    return -tl.log(-tl.log(uniform))
+
+
+@triton.jit
+def _absorb(state, word):
+    mixed = (state ^ (word * -7046029254386353131)) - 7046029254386353131
+    mixed = (mixed ^ _shift(mixed, 30)) * -4658895280553007687
+    mixed = (mixed ^ _shift(mixed, 27)) * -7723592293110705685
+    return mixed ^ _shift(mixed, 31)
+
+
+@triton.jit
+def _shift(bits, COUNT: tl.constexpr):
+    return (bits >> COUNT) & ((1 << (64 - COUNT)) - 1)
