@@ -1,5 +1,6 @@
 """Facts about checkpoints from headers, the rules of compatibility, memory arithmetic. No torch, nothing of ours."""
 
+from .budget import Budget
 from .checkpoint import draft_facts, read_draft, read_target, target_facts
 from .errors import MetadataError, MissingFileError, SourceError
 from .facts import DraftFacts, GdnFacts, MoeFacts, RopeFacts, TargetFacts
@@ -12,6 +13,7 @@ from .verdict import Problem, Verdict
 
 __all__ = [
     "RULES",
+    "Budget",
     "DraftFacts",
     "GdnFacts",
     "Inspection",

@@ -23,7 +23,7 @@ from .facts import (
     TargetFacts,
     main_dtype,
 )
-from .families import FAMILY_OF_ARCHITECTURE, HYBRID_FAMILIES, MOE_FAMILIES
+from .families import FAMILY_OF_ARCHITECTURE, HYBRID_FAMILIES, MOE_FAMILIES, NEUTRAL_FIELDS
 from .fields import MAX_LAYERS, Fields, read_json
 from .gguf_checkpoint import read_gguf_target
 from .location import Location, open_location
@@ -98,6 +98,7 @@ def target_facts(
         eos_token_ids=tuple(sorted({*(fields.integers("eos_token_id") or ()), *eos_token_ids})),
         quantization=_quantization(fields, tensors) or quantization,
         dtype=main_dtype(tensors),
+        variants=_variants(fields),
         is_multimodal=bool(text) and "vision_config" in config,
         tensors=tensors,
     )
@@ -180,6 +181,11 @@ def _layer_types(fields: Fields, family: str | None, num_layers: int) -> tuple[s
         return stated
     interval = fields.size("full_attention_interval", 4) if family in HYBRID_FAMILIES else 1
     return tuple(LINEAR_ATTENTION if (i + 1) % max(interval, 1) else FULL_ATTENTION for i in range(num_layers))
+
+
+def _variants(fields: Fields) -> dict[str, Any]:
+    stated = {name: fields.data.get(name) for name in NEUTRAL_FIELDS}
+    return {name: value for name, value in stated.items() if value is not None and value not in NEUTRAL_FIELDS[name]}
 
 
 def _gdn(fields: Fields) -> GdnFacts:

@@ -72,7 +72,8 @@ class MoeFacts:
 class TargetFacts:
     """A target checkpoint. ``family`` is None for an architecture nobody here knows.
 
-    ``vocab_size`` is the config's; ``head_rows`` counts the rows of the output head, padding included.
+    ``vocab_size`` is the config's; ``head_rows`` counts the rows of the output head, padding included. ``variants`` holds
+    the config's fields that make another decoder of it (a scale, a soft cap), at values that do.
     """
 
     name: str
@@ -100,6 +101,7 @@ class TargetFacts:
     dtype: str
     is_multimodal: bool = False
     num_splits: int = 1
+    variants: Mapping[str, Any] = field(default_factory=dict)
     tensors: Mapping[str, TensorInfo] = field(default_factory=dict, repr=False)
 
     @property

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 FAMILY_OF_ARCHITECTURE = {
     "LlamaForCausalLM": "llama",
     "Qwen3ForCausalLM": "qwen3",
@@ -36,3 +38,19 @@ SERVED_ROPES = {
     "qwen3_5": ("default",),
     "qwen3_5_moe": ("default",),
 }
+
+NEUTRAL_FIELDS: dict[str, tuple[Any, ...]] = {
+    "hidden_act": ("silu",),
+    "pretraining_tp": (1,),
+    "clip_qkv": (),
+    "attn_logit_softcapping": (),
+    "final_logit_softcapping": (),
+    "logit_scale": (1.0,),
+    "logits_scaling": (1.0,),
+    "embedding_multiplier": (1.0,),
+    "residual_multiplier": (1.0,),
+    "attention_multiplier": (),
+    "no_rope_layers": ([],),
+    "num_local_experts": (0,),
+}
+"""Config fields that change what a decoder computes, with the values that do not; absence and null never do."""

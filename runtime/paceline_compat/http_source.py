@@ -19,6 +19,8 @@ from .budget import Budget
 from .errors import MetadataError, MissingFileError, SourceError
 from .source import check_range, safe_name
 
+__all__ = ["Budget", "HttpFolder", "HttpSource"]
+
 _FIRST_READ_BYTES = 64 << 10
 
 

@@ -19,7 +19,7 @@ from .source import Folder, LocalFolder
 
 ENDPOINT_VARIABLE = "HF_ENDPOINT"
 TOKEN_VARIABLE = "HF_TOKEN"
-_HUB = re.compile(r"hf://(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w.-]+))?(?:/(?P<file>[\w.-]+\.gguf))?")
+_HUB = re.compile(r"hf://(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w.-]+))?(?:/(?P<file>[\w./-]+\.gguf))?")
 
 
 @dataclass(frozen=True)
@@ -72,9 +72,10 @@ def _hub(text: str, endpoint: str | None, token: str | None, budget: Budget) -> 
     if urllib.parse.urlsplit(endpoint).scheme not in ("http", "https"):
         raise MetadataError(ENDPOINT_VARIABLE, f"{endpoint!r} is not an http(s) address")
     revision = urllib.parse.quote(match["revision"] or "main", safe="")
-    base_url = f"{endpoint.rstrip('/')}/{match['repo']}/resolve/{revision}"
-    name = text.removesuffix(f"/{match['file']}") if match["file"] else text
-    return Location(HttpFolder(base_url, name, budget, token), match["file"])
+    below, _, file = (match["file"] or "").rpartition("/")
+    base_url = "/".join(filter(None, (endpoint.rstrip("/"), match["repo"], "resolve", revision, below)))
+    name = text.removesuffix(f"/{file}") if file else text
+    return Location(HttpFolder(base_url, name, budget, token), file or None)
 
 
 def _web(text: str, budget: Budget) -> Location:

@@ -64,6 +64,7 @@ RULES: tuple[Rule, ...] = (
     Rule("target.tensor_type", "QuantizationUnsupported", _known_target, rules_target.tensor_type),
     Rule("target.rope", "RopeUnsupported", _known_target, rules_target.rope),
     Rule("target.layer_types", "LayerTypesUnsupported", _known_target, rules_target.layer_types),
+    Rule("target.layer_variant", "LayerVariantUnsupported", _known_target, rules_target.layer_variant),
     Rule("target.gdn", "LayerSizesUnsupported", _known_target, rules_target.gdn),
     Rule("target.tensors", "TensorsIncomplete", _known_target, rules_target.tensors),
     Rule("target.mtp", "MtpHeadMissing", _known_target, rules_target.mtp),

@@ -87,6 +87,15 @@ def layer_types(pair: Pair) -> Finding | None:
     return Finding(field, f"{', '.join(strange)} layers are not served in the family {target.family}", "")
 
 
+def layer_variant(pair: Pair) -> Finding | None:
+    """Scales, soft caps and other activations: ignored, they would change every token."""
+    variants = pair.target.variants
+    if not variants:
+        return None
+    stated = ", ".join(f"{name} = {repr(value)[:40]}" for name, value in variants.items())
+    return Finding("target.config", f"{stated}: not applied by the {pair.target.family} models here")
+
+
 def gdn(pair: Pair) -> Finding | None:
     """The kernels keep one square state per value head, and repeat each key head over its value heads."""
     sizes, field = pair.target.gdn, "target.gdn"

@@ -27,6 +27,8 @@ from released_pairs import (
 
 from paceline_compat import MetadataError, Options, check, check_locations, draft_facts, read_draft, read_target, target_facts
 from paceline_compat.facts import FULL_ATTENTION, LINEAR_ATTENTION
+from paceline_compat.gguf_checkpoint import read_gguf_target
+from paceline_compat.source import BytesSource
 
 
 def write_target(folder: Path, config=TINY_TARGET_CONFIG) -> Path:
@@ -227,6 +229,21 @@ def test_a_hybrid_gguf_tells_its_facts(tmp_path):
     assert target.weight_bytes("mtp") == {"Q8_0": 8704}
     assert target.quantization == "Q8_0"
     assert [p.rule for p in check(target, None, Options("off")).problems] == ["target.gguf_architecture", "target.tensors"]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), min_size=1, max_size=4))
+def test_flipped_bytes_of_a_gguf_read_or_raise_our_error_only(flips):
+    """Through facts and rules: a header may parse and still hold nonsense."""
+    file = hybrid_gguf()
+    data = bytearray(file.build())
+    for place, value in flips:
+        data[place % len(file.header())] = value
+    try:
+        target = read_gguf_target(BytesSource("fuzzed.gguf", bytes(data)))
+    except MetadataError:
+        return
+    check(target, tiny_draft())
 
 
 def test_a_gguf_names_the_key_it_lacks(tmp_path):

@@ -115,9 +115,9 @@ def test_a_remote_gguf_is_read_by_its_name(hubs):
     file.add_value("llama.embedding_length", 32).add_value("llama.attention.head_count", 2)
     file.add_value("llama.feed_forward_length", 64).add_value("llama.context_length", 128)
     file.add_tensor("token_embd.weight", (32, 8), 0, 1024)
-    hub.files["/org/model/resolve/main/m-Q4.gguf"] = file.build()
-    target = read_target(open_location("hf://org/model/m-Q4.gguf", environment={"HF_ENDPOINT": hub.address}))
-    assert (target.architecture, target.vocab_size, target.name) == ("llama", 8, "hf://org/model/m-Q4.gguf")
+    hub.files["/org/model/resolve/main/q4/m.gguf"] = file.build()
+    target = read_target(open_location("hf://org/model/q4/m.gguf", environment={"HF_ENDPOINT": hub.address}))
+    assert (target.architecture, target.vocab_size, target.name) == ("llama", 8, "hf://org/model/q4/m.gguf")
 
 
 def test_the_token_stays_with_the_hub_when_storage_is_elsewhere(hubs):

@@ -65,6 +65,8 @@ BROKEN = {
     "target.rope": (tiny_target(rope_scaling={"rope_type": "longrope"}), None, OFF, "rope 'longrope'"),
     "target.layer_types": (
         tiny_target(layer_types=["full_attention"] * 3 + ["sliding_attention"]), None, OFF, "sliding_attention layers"),
+    "target.layer_variant": (
+        tiny_target(final_logit_softcapping=30.0, hidden_act="gelu"), None, OFF, "hidden_act = 'gelu', final_logit"),
     "target.gdn": (with_gdn(linear_value_head_dim=32), None, OFF, "heads of 16 keys and 32 values"),
     "target.tensors": (
         target_with({n: s for n, s in TARGET_SHAPES.items() if ".layers.2." not in n}), None, OFF, "layers [2]"),
