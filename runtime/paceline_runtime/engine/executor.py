@@ -15,7 +15,7 @@ import torch
 from paceline_runtime.batch import PAGE_SIZE, Chunk, ForwardBatch, StateBatch
 from paceline_runtime.engine.rows import Rows
 from paceline_runtime.engine.sampling import RowParams, adjust_logits, distribution, row_params
-from paceline_runtime.engine.transfer import HostCopy
+from paceline_runtime.engine.transfer import HostCopy, upload
 from paceline_runtime.models.base import TargetMemory, TargetModel
 from paceline_runtime.scheduler.request import DecodeRow, Flush, PrefillRow, RowResult, Start, StepPlan, StepResult
 from paceline_runtime.speculative.base import DraftInputs, Proposal, Proposer
@@ -233,10 +233,10 @@ class Executor:
 
     def _page_table(self, pages: Sequence[Sequence[int]]) -> torch.Tensor:
         width = max(1, *(len(row) for row in pages))
-        return torch.tensor([[*row, *[0] * (width - len(row))] for row in pages], dtype=torch.int64).to(self.rows.device)
+        return upload([[*row, *[0] * (width - len(row))] for row in pages], torch.int64, self.rows.device)
 
     def _ints(self, values: Sequence[int]) -> torch.Tensor:
-        return torch.tensor(values, dtype=torch.int64).to(self.rows.device)
+        return upload(values, torch.int64, self.rows.device)
 
 
 def _cache_slots(table: torch.Tensor, positions: torch.Tensor, active: torch.Tensor) -> torch.Tensor:

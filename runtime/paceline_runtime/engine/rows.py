@@ -10,6 +10,8 @@ from collections.abc import Sequence
 
 import torch
 
+from paceline_runtime.engine.transfer import upload
+
 
 class Rows:
     """Buffers of `num_rows` request rows, dummy included, for contexts of `max_model_len` tokens.
@@ -27,7 +29,7 @@ class Rows:
 
     def start(self, row: int, tokens: Sequence[int], num_cached: int) -> None:
         """A request takes the row with its committed tokens, `num_cached` of them in the cache."""
-        self.history[row, : len(tokens)] = torch.tensor(tokens, dtype=torch.int64).to(self.device)
+        self.history[row, : len(tokens)] = upload(tokens, torch.int64, self.device)
         self.lengths[row] = num_cached
         self.replay[row] = 0
 

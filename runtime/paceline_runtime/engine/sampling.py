@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
+from paceline_runtime.engine.transfer import upload
 from paceline_runtime.sampling import SamplingParams
 
 _SMALL_TOP_K = 64
@@ -56,20 +57,20 @@ def row_params(
     """Upload the parameters of a batch's rows."""
 
     def floats(name: str) -> torch.Tensor:
-        return torch.tensor([getattr(p, name) for p in params], dtype=torch.float64, device=device)
+        return upload([getattr(p, name) for p in params], torch.float64, device)
 
     sampled = [p for p in params if not p.is_greedy]
     limits = [p.top_k for p in sampled]
     penalized = any(p.has_penalties for p in params)
     logprobs = [p.logprobs for p in params if p.logprobs is not None]
     return RowParams(
-        keys=torch.tensor(list(keys), dtype=torch.int64, device=device),
+        keys=upload(list(keys), torch.int64, device),
         temperature=floats("temperature"),
-        top_k=torch.tensor([p.top_k for p in params], dtype=torch.int64, device=device),
+        top_k=upload([p.top_k for p in params], torch.int64, device),
         top_p=floats("top_p"),
         min_p=floats("min_p"),
-        greedy=torch.tensor([p.is_greedy for p in params], dtype=torch.bool, device=device),
-        prompt_lengths=torch.tensor(list(prompt_lengths), dtype=torch.int64, device=device),
+        greedy=upload([p.is_greedy for p in params], torch.bool, device),
+        prompt_lengths=upload(list(prompt_lengths), torch.int64, device),
         presence=floats("presence_penalty") if penalized else None,
         frequency=floats("frequency_penalty") if penalized else None,
         repetition=floats("repetition_penalty") if penalized else None,
@@ -86,9 +87,9 @@ def _bias(params: Sequence[SamplingParams], device: torch.device) -> tuple[torch
         return None
     rows, tokens, values = zip(*entries, strict=True)
     return (
-        torch.tensor(rows, dtype=torch.int64, device=device),
-        torch.tensor(tokens, dtype=torch.int64, device=device),
-        torch.tensor(values, dtype=torch.float64, device=device),
+        upload(rows, torch.int64, device),
+        upload(tokens, torch.int64, device),
+        upload(values, torch.float64, device),
     )
 
 

@@ -1,8 +1,16 @@
-"""Copies from the device that are started inside a launch and waited for when results are collected."""
+"""Copies to the device that a launch need not wait for, and copies from it that are waited for when results are collected."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
+
+
+def upload(values: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """A device tensor of (nested) Python numbers. A plain `.to(device)` would wait for all earlier work on a GPU's stream."""
+    host = torch.tensor(values, dtype=dtype)
+    return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host
 
 
 class HostCopy:

@@ -19,8 +19,8 @@ from paceline_runtime.scheduler.slots import SlotPool
 
 PAGE_SIZE = 64
 _HASH_BYTES = 16
-_PAGES_PER_UNIT_OF_COST = 8
-"""How many pages of context before a page double its cost over that of a first page: attention and the recurrence before it."""
+_PAGES_PER_UNIT_OF_COST = 2
+"""Pages of context that add a first page's cost once more: attention grows with them, and so does what a lost tail makes wait."""
 
 
 @dataclass(slots=True, eq=False)
