@@ -87,6 +87,8 @@ def _header_bytes(source: Source) -> tuple[bytes, int]:
             f"claims a header of {length} bytes, and the file holds {source.size_bytes}",
             "the file is truncated or is not a safetensors file",
         )
+    if length and first[8:9] != b"{":  # before reading up to 100 MB of what is no header
+        raise MetadataError(source.name, "its header is not the JSON of a safetensors file")
     end = 8 + length
     return first[8:end] + (source.read(len(first), end - len(first)) if end > len(first) else b""), end
 

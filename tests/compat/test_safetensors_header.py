@@ -2,6 +2,7 @@
 
 import json
 import struct
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,20 @@ def test_every_truncation_is_refused():
     whole = safetensors_bytes(TENSORS)
     for length in range(len(whole)):
         refusal(whole[:length])
+
+
+def test_a_lying_length_in_a_huge_file_reads_no_further(tmp_path: Path):
+    """A sparse 1 TiB file makes 90 MB of header plausible; the first byte says that it is none."""
+    path = tmp_path / "huge.safetensors"
+    with path.open("wb") as file:
+        file.write(struct.pack("<Q", 90_000_000))
+        file.truncate(1 << 40)
+    tracemalloc.start()
+    with pytest.raises(MetadataError, match="not the JSON"):
+        reader.read_header(LocalSource(path))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 4 << 20
 
 
 def test_a_duplicate_json_key_shows_as_a_gap():
