@@ -15,7 +15,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from typing import Any, BinaryIO, Protocol, cast
+from typing import BinaryIO, Protocol, cast
 
 import msgspec
 import zmq
@@ -72,7 +72,7 @@ EngineFactory = Callable[[EngineConfig, Callable[[str, float], None]], Engine]
 class EngineLoop:
     """Feeds an engine from a socket and the socket from the engine, until a `Shutdown` comes."""
 
-    def __init__(self, engine: Engine, socket: Any, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, engine: Engine, socket: zmq.Socket[bytes], clock: Callable[[], float] = time.monotonic) -> None:
         self._engine = engine
         self._socket = socket
         self._clock = clock
@@ -120,13 +120,13 @@ class EngineLoop:
             self._next_report_s = now_s + STATS_INTERVAL_S
 
 
-def send(socket: Any, batch: Sequence[messages.Message]) -> None:
+def send(socket: zmq.Socket[bytes], batch: Sequence[messages.Message]) -> None:
     """All messages of one step as the frames of one ZeroMQ message."""
     if batch:
         socket.send_multipart([messages.encode(message) for message in batch])
 
 
-def run(config: EngineConfig, factory: EngineFactory, socket: Any) -> int:
+def run(config: EngineConfig, factory: EngineFactory, socket: zmq.Socket[bytes]) -> int:
     """Load, report ready, serve; the exit status. Every way to fail is told to the server before it is returned."""
     try:
         engine = factory(config, lambda phase, fraction: send(socket, [messages.Loading(phase, fraction)]))
@@ -156,7 +156,7 @@ def _greeting(engine: Engine) -> list[messages.Message]:
     return [ready, stats]
 
 
-def _fail(socket: Any, message: str) -> int:
+def _fail(socket: zmq.Socket[bytes], message: str) -> int:
     send(socket, [messages.Failed(message)])
     return 1
 

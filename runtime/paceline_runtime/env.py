@@ -1,0 +1,20 @@
+"""Every environment variable that the runtime reads, in one place. Read at start-up by the commands, never later.
+
+A variable that is set to something unusable is an error, not a default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from paceline_runtime.errors import ConfigError
+
+API_KEY = "PACELINE_API_KEY"
+
+
+def api_key(environment: Mapping[str, str]) -> str | None:
+    """The API key that clients must send, None when the variable is unset."""
+    key = environment.get(API_KEY)
+    if key is not None and not key.strip():
+        raise ConfigError([f"{API_KEY} is set but empty: unset it or give it a key"])
+    return key.strip() if key else None

@@ -1,0 +1,82 @@
+"""The engine's command line flags, shared by every command that runs one (`serve`, `bench`).
+
+Turns flags into an `EngineConfig` and no further: values are checked by the config, files by whoever opens them.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import get_args
+
+from paceline_runtime.config import DType, EngineConfig, SpeculativeAlgorithm
+
+SIZE_UNITS = {"k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+
+
+def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
+    """What to load, and how to run it."""
+    model = parser.add_argument_group("model")
+    model.add_argument("--model", required=True, metavar="PATH", help="folder with safetensors, or a .gguf file")
+    model.add_argument("--dtype", default="auto", choices=get_args(DType), help="compute type (auto: the checkpoint's)")
+    model.add_argument("--device", default="auto", help="cpu, cuda, cuda:1 ... (auto: a GPU if there is one)")
+    model.add_argument(
+        "--max-model-len", type=int, metavar="N", help="context in tokens (default: what model and memory allow)"
+    )
+    model.add_argument("--dummy-weights", action="store_true", help="random weights: only config.json and tokenizer are read")
+    model.add_argument("--threads", type=int, metavar="N", help="CPU threads of the engine (default: all cores)")
+    model.add_argument("--seed", type=int, default=0, help="seed of the engine's own randomness (default: 0)")
+    _add_speculation(parser.add_argument_group("speculative decoding"))
+    _add_batching(parser.add_argument_group("memory and batching"))
+
+
+def _add_speculation(group: argparse._ArgumentGroup) -> None:
+    algorithms = get_args(SpeculativeAlgorithm)
+    group.add_argument("--speculative-algorithm", default="off", choices=algorithms, help="who drafts (default: off)")
+    group.add_argument("--speculative-num-steps", type=int, metavar="K", help="draft tokens per step (default: the method's)")
+    group.add_argument("--speculative-draft-model-path", metavar="PATH", help="the DFlash 2 draft checkpoint")
+
+
+def _add_batching(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--max-running-requests", type=int, default=4, metavar="N", help="requests decoded together (default: 4)"
+    )
+    group.add_argument(
+        "--max-prefill-tokens", type=int, default=2048, metavar="N", help="prompt tokens per step (default: 2048)"
+    )
+    group.add_argument("--num-pages", type=int, metavar="N", help="K/V pages of 64 tokens (default: from the memory plan)")
+    group.add_argument("--memory-bytes", type=size_bytes, metavar="SIZE", help="what the plan may use, e.g. 16G")
+    group.add_argument("--memory-ratio", type=float, default=0.9, help="share of free memory the plan may use (default: 0.9)")
+    group.add_argument("--cache-type", default="prefix", choices=("prefix", "naive"), help="reuse of prompts (default: prefix)")
+    group.add_argument("--disable-overlap", action="store_true", help="collect each step before the next is launched")
+
+
+def engine_config(args: argparse.Namespace) -> EngineConfig:
+    """The config that the parsed flags describe, unchecked."""
+    return EngineConfig(
+        model_path=args.model,
+        dtype=args.dtype,
+        device=args.device,
+        max_running_req=args.max_running_requests,
+        max_model_len=args.max_model_len,
+        max_prefill_tokens=args.max_prefill_tokens,
+        num_pages=args.num_pages,
+        memory_bytes=args.memory_bytes,
+        memory_ratio=args.memory_ratio,
+        cache_type=args.cache_type,
+        speculative_algorithm=args.speculative_algorithm,
+        speculative_num_steps=args.speculative_num_steps,
+        speculative_draft_model_path=args.speculative_draft_model_path,
+        overlap=not args.disable_overlap,
+        seed=args.seed,
+        dummy_weights=args.dummy_weights,
+        threads=args.threads,
+    )
+
+
+def size_bytes(text: str) -> int:
+    """`16G`, `512M` or plain bytes; binary units."""
+    number, unit = (text[:-1], text[-1].lower()) if text[-1:].isalpha() else (text, "")
+    try:
+        return int(float(number) * (SIZE_UNITS[unit] if unit else 1))
+    except (KeyError, ValueError, OverflowError):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size: write bytes, or a number with K, M, G or T") from None

@@ -1,0 +1,69 @@
+"""The ASGI application: routes, middleware, and the one place where errors become responses.
+
+Made by `lifecycle.py` and by tests. It starts nothing: the service it is given does.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from fastapi import FastAPI, Request, Response
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from paceline_runtime.errors import PacelineError, RequestError, UnavailableError
+from paceline_runtime.server.health import health_router
+from paceline_runtime.server.metrics import Outcome
+from paceline_runtime.server.middleware import ApiKeys, InFlight, RequestId
+from paceline_runtime.server.problems import describe, error_json
+from paceline_runtime.server.responses import json_response
+from paceline_runtime.server.routes import openai_router
+from paceline_runtime.server.service import Service
+
+logger = logging.getLogger(__name__)
+CLIENT_CLOSED_REQUEST = 499
+
+
+def create_app(service: Service) -> FastAPI:
+    """The application for one service."""
+    # Bodies are parsed by hand, for errors in OpenAI's shape, so generated API docs would have nothing to say.
+    app = FastAPI(title="Paceline", openapi_url=None)
+    app.include_router(health_router(service))
+    app.include_router(openai_router(service))
+    _handle_errors(app, service)
+    # The last one added is the outermost: even a refused key gets a request id.
+    app.add_middleware(InFlight, service=service)
+    app.add_middleware(ApiKeys, keys=service.config.api_keys)
+    app.add_middleware(RequestId)
+    return app
+
+
+def _handle_errors(app: FastAPI, service: Service) -> None:
+    @app.exception_handler(PacelineError)
+    async def of_ours(_: Request, error: PacelineError) -> Response:
+        service.metrics.ended(_outcome(error))
+        status, body, headers = describe(error)
+        # A client on a kept-alive connection would come back here instead of to another replica.
+        return json_response(body, status, headers | ({"connection": "close"} if service.draining else {}))
+
+    @app.exception_handler(HTTPException)
+    async def of_routing(request: Request, error: HTTPException) -> Response:
+        message = f"{request.method} {request.url.path}: {error.detail.lower()}"
+        return json_response(error_json(message, error.status_code), error.status_code, dict(error.headers or {}))
+
+    @app.exception_handler(ClientDisconnect)
+    async def of_leaving(_: Request, error: ClientDisconnect) -> Response:
+        service.metrics.ended("disconnected")
+        return Response(status_code=CLIENT_CLOSED_REQUEST)
+
+    @app.exception_handler(Exception)
+    async def unforeseen(request: Request, error: Exception) -> Response:
+        service.metrics.ended("failed")
+        logger.exception("%s %s failed", request.method, request.url.path, exc_info=error)
+        return json_response(error_json("the server failed; its log says how", 500), 500)
+
+
+def _outcome(error: PacelineError) -> Outcome:
+    if isinstance(error, RequestError):
+        return "refused"
+    return "unavailable" if isinstance(error, UnavailableError) else "failed"

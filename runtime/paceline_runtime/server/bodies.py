@@ -1,0 +1,135 @@
+"""The request bodies that the server accepts, as pydantic models: types, nesting, and which values mean nothing.
+
+Used by `parsing.py`. Ranges are `SamplingParams.problems`'s business; nothing here knows the model or the engine.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, cast
+
+from pydantic import BaseModel, ConfigDict, Field
+
+MAX_CHOICES = 128
+
+# Fields of OpenAI's API that we do not serve, with the values that ask for nothing. Anything else in them is refused.
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "audio": (),
+    "best_of": (1,),
+    "echo": (False,),
+    "function_call": ("none",),
+    "functions": ([],),
+    "metadata": ({},),
+    "modalities": (["text"],),
+    "parallel_tool_calls": (True, False),
+    "prediction": (),
+    "reasoning_effort": (),
+    "response_format": ({"type": "text"},),
+    "service_tier": ("auto", "default"),
+    "store": (False,),
+    "suffix": ("",),
+    "tool_choice": ("none", "auto"),
+    "tools": ([],),
+    "verbosity": (),
+    "web_search_options": (),
+}
+NEUTRAL_MESSAGE: dict[str, tuple[Any, ...]] = {
+    "annotations": ([],),
+    "audio": (),
+    "function_call": (),
+    "name": (),
+    "refusal": (),
+    "tool_calls": ([],),
+}
+
+
+class Strict(BaseModel):
+    """No coercion, no unknown fields: `"5"` is not 5, and a misspelt field is not ignored."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+
+class TextPart(Strict):
+    """A piece of a message's content; images and audio are refused by their type."""
+
+    type: Literal["text"]
+    text: str
+
+
+class ChatMessage(Strict):
+    """One turn of the conversation."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | list[TextPart]
+
+    @property
+    def text(self) -> str:
+        """The content as one string, parts joined as they stand."""
+        return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
+
+
+class StreamOptions(Strict):
+    """`include_usage`: one more chunk before `[DONE]`, with the usage and no choices."""
+
+    include_usage: bool = False
+    include_obfuscation: Literal[False] = False
+
+
+class CommonBody(Strict):
+    """What both endpoints take. `None` means: not given."""
+
+    model: str
+    n: int = Field(default=1, ge=1, le=MAX_CHOICES)
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    ignore_eos: bool | None = None
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    user: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    cache_salt: str = ""
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """Stop strings as a tuple, whichever way they were written."""
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+
+
+class ChatBody(CommonBody):
+    """`POST /v1/chat/completions`."""
+
+    messages: list[ChatMessage] = Field(min_length=1)
+    max_completion_tokens: int | None = None
+    logprobs: bool = False
+    top_logprobs: int | None = None
+
+
+Ids = Annotated[list[int], Field(min_length=1)]
+
+
+class CompletionBody(CommonBody):
+    """`POST /v1/completions`: a string, several, token ids, or several lists of them."""
+
+    prompt: str | Ids | list[str] | list[Ids]
+    logprobs: int | None = None
+
+    @property
+    def prompts(self) -> list[str] | list[list[int]]:
+        """The prompts, always as a list."""
+        match self.prompt:
+            case str():
+                return [self.prompt]
+            case [int(), *_]:
+                return [cast(list[int], self.prompt)]
+            case _:
+                return cast(list[str] | list[list[int]], self.prompt)

@@ -1,0 +1,108 @@
+"""Runs a job on the engine and writes what comes back, whole or chunk by chunk. The measurements of a request are taken here.
+
+Used by `routes.py`. A `Generation` is used once. It knows neither sockets nor HTTP: chunks are JSON values, and leaving
+early is done by closing or cancelling, whereupon the `Call` aborts what still runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable
+
+from paceline_runtime import messages
+from paceline_runtime.errors import EngineDiedError, Problem, RequestError
+from paceline_runtime.server.answers import Answer, Piece, usage_of
+from paceline_runtime.server.engine_client import Call, EngineClient, Event
+from paceline_runtime.server.formats import Format, Json
+from paceline_runtime.server.jobs import Job
+from paceline_runtime.server.metrics import Metrics
+from paceline_runtime.text.detokenizer import Decoder
+
+
+class Generation:
+    """One job from submission to usage."""
+
+    def __init__(
+        self,
+        job: Job,
+        form: Format,
+        client: EngineClient,
+        tokenizer: Decoder,
+        metrics: Metrics,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.job = job
+        self._format = form
+        self._client = client
+        self._metrics = metrics
+        self._clock = clock
+        self._started_s = clock()
+        self._last_s: list[float | None] = [None] * job.num_answers
+        self._answers = [Answer(tokenizer, job.prompt_of(index), job.params.stop) for index in range(job.num_answers)]
+
+    async def whole(self) -> Json:
+        """Everything at once."""
+        pieces: list[list[Piece]] = [[] for _ in self._answers]
+        with self._client.call(self.job.submits()) as call:
+            while call.is_open:
+                index, event = await call.next()
+                pieces[index] += self._pieces(index, event)
+        self._finish()
+        return self._format.whole(self.job, pieces, usage_of(self.job.prompts, self._answers))
+
+    async def chunks(self, keepalive_s: float) -> AsyncGenerator[Json]:
+        """Chunk by chunk, one per token that shows; an empty one whenever `keepalive_s` passed without any.
+
+        Some clients do not count SSE comments as activity, hence real chunks.
+        """
+        with self._client.call(self.job.submits()) as call:
+            opened: set[int] = set()
+            while call.is_open:
+                index, event = await _next(call, keepalive_s)
+                pieces = [Piece("")] if event is None else self._pieces(index, event)
+                if index not in opened and (opening := self._format.opening(self.job, index)):
+                    yield opening
+                opened.add(index)
+                for piece in pieces:
+                    if event is None or piece.text or piece.finish_reason or piece.logprobs:
+                        yield self._format.chunk(self.job, index, piece)
+        self._finish()
+        if self.job.include_usage:
+            yield self._format.usage_chunk(self.job, usage_of(self.job.prompts, self._answers))
+
+    def _pieces(self, index: int, event: Event) -> list[Piece]:
+        """What an event adds to an answer; raises what the event says went wrong."""
+        match event:
+            case messages.Tokens():
+                self._measure(index, len(event.token_ids))
+                return list(self._answers[index].feed(event))
+            case messages.Refused():
+                raise RequestError([Problem(event.param, event.message, event.code)])
+            case messages.Failed():
+                raise EngineDiedError(f"the engine failed: {event.message}")
+
+    def _measure(self, index: int, num_tokens: int) -> None:
+        if not num_tokens:
+            return
+        now_s, last_s = self._clock(), self._last_s[index]
+        if last_s is None:
+            self._metrics.first_token(now_s - self._started_s)
+        else:
+            self._metrics.tokens(now_s - last_s, num_tokens)
+        self._last_s[index] = now_s
+
+    def _finish(self) -> None:
+        """Count a complete request; the first token of each answer comes from its prompt, not from a decode step."""
+        num_steps = sum(answer.num_steps for answer in self._answers)
+        num_decoded = sum(max(0, answer.num_tokens - 1) for answer in self._answers)
+        self._metrics.finished(self._clock() - self._started_s, num_decoded, num_steps)
+
+
+async def _next(call: Call, keepalive_s: float) -> tuple[int, Event | None]:
+    """The next event, or None for answer 0 when it takes too long."""
+    try:
+        async with asyncio.timeout(keepalive_s):
+            return await call.next()
+    except TimeoutError:
+        return 0, None

@@ -1,0 +1,117 @@
+"""What one HTTP request wants of the engine: prompts as token ids, parameters, number of answers; checked against the model.
+
+Made by the routes from a parsed body, run by `generation.py`. Tokenizing a long prompt takes a while, so it happens in a
+thread. Knows the tokenizer and the model's limits, nothing of HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from paceline_runtime import messages
+from paceline_runtime.errors import Problem, RequestError
+from paceline_runtime.sampling import SamplingParams
+from paceline_runtime.server.bodies import MAX_CHOICES, ChatBody, CompletionBody
+from paceline_runtime.server.parsing import sampling_params
+from paceline_runtime.text.chat import Tokenizer, Turn, chat_ids
+
+
+@dataclass(frozen=True)
+class Job:
+    """One HTTP request, ready to run. Answer `i` belongs to prompt `i // n` and is its choice `i % n`."""
+
+    job_id: str
+    model: str
+    prompts: tuple[list[int], ...]
+    params: SamplingParams
+    n: int = 1
+    stream: bool = False
+    include_usage: bool = False
+    cache_salt: str = ""
+    created_s: int = field(default_factory=lambda: int(time.time()))
+
+    @property
+    def num_answers(self) -> int:
+        """Choices of the response, over all prompts."""
+        return len(self.prompts) * self.n
+
+    def prompt_of(self, answer: int) -> list[int]:
+        """The prompt that an answer continues."""
+        return self.prompts[answer // self.n]
+
+    def submits(self) -> list[messages.Submit]:
+        """One engine request per answer."""
+        return [
+            messages.Submit(
+                request_id=f"{self.job_id}/{answer}",
+                prompt_ids=self.prompt_of(answer),
+                params=self.params,
+                choice=answer % self.n,
+                cache_salt=self.cache_salt,
+            )
+            for answer in range(self.num_answers)
+        ]
+
+
+async def chat_job(body: ChatBody, job_id: str, tokenizer: Tokenizer, ready: messages.Ready) -> Job:
+    """A chat: the conversation through the model's template is the one prompt."""
+    params = sampling_params(body)
+    turns = [Turn(message.role, message.text) for message in body.messages]
+    prompt = await asyncio.to_thread(chat_ids, tokenizer, turns)
+    return _checked(body, job_id, [prompt], params, ready)
+
+
+async def completion_job(body: CompletionBody, job_id: str, tokenizer: Tokenizer, ready: messages.Ready) -> Job:
+    """Plain completions: every prompt as it stands."""
+    params = sampling_params(body)
+    prompts = await asyncio.to_thread(
+        lambda: [tokenizer.encode(prompt) if isinstance(prompt, str) else prompt for prompt in body.prompts]
+    )
+    return _checked(body, job_id, prompts, params, ready)
+
+
+def _checked(
+    body: ChatBody | CompletionBody,
+    job_id: str,
+    prompts: Sequence[list[int]],
+    params: SamplingParams,
+    ready: messages.Ready,
+) -> Job:
+    prompt_field = "messages" if isinstance(body, ChatBody) else "prompt"
+    problems = [Problem(name, f"{name} {message}") for name, message in params.problems(ready.vocab_size)]
+    problems += [problem for prompt in prompts for problem in _prompt_problems(prompt, prompt_field, params.max_tokens, ready)]
+    if not prompts:
+        problems.append(Problem(prompt_field, f"{prompt_field} must not be an empty list"))
+    if len(prompts) * body.n > MAX_CHOICES:
+        problems.append(Problem("n", f"n times the number of prompts must be at most {MAX_CHOICES}"))
+    if problems:
+        raise RequestError(problems)
+    return Job(
+        job_id=job_id,
+        model=body.model,
+        prompts=tuple(prompts),
+        params=params,
+        n=body.n,
+        stream=body.stream,
+        include_usage=body.stream_options is not None and body.stream_options.include_usage,
+        cache_salt=body.cache_salt,
+    )
+
+
+def _prompt_problems(prompt: list[int], name: str, max_tokens: int | None, ready: messages.Ready) -> list[Problem]:
+    if not prompt:
+        return [Problem(name, f"{name} must come to at least one token")]
+    if outside := [token for token in prompt if not 0 <= token < ready.vocab_size]:
+        return [Problem(name, f"{name}: token id {outside[0]} is outside the vocabulary of {ready.vocab_size}")]
+    num_answer = max_tokens or 1
+    if len(prompt) + num_answer <= ready.max_model_len:
+        return []
+    message = (
+        f"the context holds {ready.max_model_len} tokens, but {len(prompt)} in the prompt and {num_answer} for the answer "
+        f"make {len(prompt) + num_answer}: shorten the prompt, lower max_tokens, or start the server with a larger "
+        "--max-model-len"
+    )
+    return [Problem(name, message, "context_length_exceeded")]

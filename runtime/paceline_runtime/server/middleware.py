@@ -1,0 +1,86 @@
+"""What happens around every request: its id, the API key, and the count of requests in flight. Plain ASGI, no buffering.
+
+Put around the application by `app.py`. Knows nothing of what is asked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import uuid
+from collections.abc import Sequence
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from paceline_runtime.server.problems import error_json
+from paceline_runtime.server.responses import json_response
+from paceline_runtime.server.service import Service
+
+REQUEST_ID = "x-request-id"
+# Probes and scrapers carry no key; nothing they can read depends on anyone's prompt.
+OPEN_PATHS = frozenset({"/livez", "/readyz", "/metrics"})
+
+
+class RequestId:
+    """Echoes the client's `x-request-id` if it is a sane one, else makes one up."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Add the header to the response."""
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        given = Headers(scope=scope).get(REQUEST_ID, "")
+        request_id = given if re.fullmatch(r"[\w.:-]{1,128}", given, re.ASCII) else uuid.uuid4().hex
+
+        async def send_with_id(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message)[REQUEST_ID] = request_id
+            await send(message)
+
+        return await self._app(scope, receive, send_with_id)
+
+
+class ApiKeys:
+    """Lets through who shows one of the keys as a bearer token; everyone when there are none."""
+
+    def __init__(self, app: ASGIApp, keys: Sequence[str]) -> None:
+        self._app = app
+        self._digests = [_digest(key) for key in keys]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer 401 or pass on."""
+        is_open = scope["type"] != "http" or scope["path"] in OPEN_PATHS
+        if is_open or not self._digests or self._is_known(Headers(scope=scope).get("authorization", "")):
+            return await self._app(scope, receive, send)
+        body = error_json("send a valid API key as 'Authorization: Bearer KEY'", 401, code="invalid_api_key")
+        return await json_response(body, 401, {"www-authenticate": "Bearer"})(scope, receive, send)
+
+    def _is_known(self, authorization: str) -> bool:
+        scheme, _, key = authorization.partition(" ")
+        given = _digest(key.strip())
+        # Every key is compared, and digests have one length: the time tells nothing.
+        matches = [hmac.compare_digest(given, digest) for digest in self._digests]
+        return scheme.lower() == "bearer" and any(matches)
+
+
+class InFlight:
+    """Counts requests under /v1 while they are answered, so that a drain knows when it is over."""
+
+    def __init__(self, app: ASGIApp, service: Service) -> None:
+        self._app = app
+        self._service = service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on, counted."""
+        if scope["type"] != "http" or not scope["path"].startswith("/v1/"):
+            return await self._app(scope, receive, send)
+        with self._service.in_flight():
+            return await self._app(scope, receive, send)
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode()).digest()
