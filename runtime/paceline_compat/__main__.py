@@ -5,13 +5,19 @@ from __future__ import annotations
 import argparse
 import sys
 
-from .command import add_subcommands
+from . import check_command, plan_command
 
 
 def main(arguments: list[str]) -> int:
     """Parse and run; the exit code."""
-    parser = argparse.ArgumentParser(prog="paceline", description="Does a draft fit a target, and does the pair fit a GPU?")
-    add_subcommands(parser.add_subparsers(required=True, metavar="COMMAND"))
+    parser = argparse.ArgumentParser(prog="paceline", description="Does a draft fit a target, and the pair a GPU?")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    check = commands.add_parser("check", help="say whether a draft fits a target, from headers")
+    check_command.add_arguments(check)
+    check.set_defaults(run=check_command.run)
+    plan = commands.add_parser("plan", help="show the memory a target and draft take on a device")
+    plan_command.add_arguments(plan)
+    plan.set_defaults(run=plan_command.run)
     args = parser.parse_args(arguments)
     code: int = args.run(args)
     return code

@@ -48,13 +48,17 @@ def check_locations(target: str | Location, draft: str | Location | None, option
     return inspect_pair(target, draft, options).verdict
 
 
+def metadata_problem(role: str, error: MetadataError) -> Problem:
+    """A checkpoint that cannot be had, or cannot be trusted, as a problem of ``target`` or ``draft``."""
+    reason = METADATA_UNAVAILABLE if isinstance(error, SourceError) else METADATA_INVALID
+    return Problem(f"{role}.metadata", reason, role, f"{error.source}: {error.what}", error.remedy)
+
+
 def _try(read: Callable[[str | Location], Facts], where: str | Location, role: str, problems: list[Problem]) -> Facts | None:
     try:
         return read(where)
     except MetadataError as error:
-        reason = METADATA_UNAVAILABLE if isinstance(error, SourceError) else METADATA_INVALID
-        what = f"{error.source}: {error.what}"
-        problems.append(Problem(f"{role}.metadata", reason, role, what, error.remedy))
+        problems.append(metadata_problem(role, error))
         return None
 
 

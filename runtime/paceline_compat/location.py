@@ -53,6 +53,8 @@ def open_location(
         return _hub(text, endpoint, token or environment.get(TOKEN_VARIABLE), budget or Budget())
     if text.startswith(("https://", "http://")):
         return _web(text, budget or Budget())
+    if not text:
+        raise SourceError("location", "is empty")
     if "://" in text:
         raise SourceError(text, "is neither a path nor hf:// nor https://")
     path = Path(text)

@@ -66,6 +66,8 @@ def test_an_unreadable_checkpoint_has_its_own_exit_code(tiny_pair, capsys, tmp_p
     code, out = run(capsys, "check", "--target", str(tmp_path / "none"), "--draft", tiny_pair[1])
     assert code == 2
     assert "no such folder" in out
+    code, out = run(capsys, "check", "--target", "", "--draft", "")
+    assert (code, out.count("location: is empty")) == (2, 2)
     code, out = run(capsys, "plan", "--model", str(tmp_path), "--memory", "1GiB")
     assert code == 2
     assert "holds no config.json" in out
@@ -124,7 +126,7 @@ def test_a_released_pair_is_checked_in_a_blink_without_torch(tmp_path, record_pr
 
 def test_the_package_imports_only_itself_msgspec_and_the_standard_library():
     """msgspec takes typing_extensions where it is installed."""
-    modules = "paceline_compat, paceline_compat.command, paceline_compat.http_source"
+    modules = "paceline_compat, paceline_compat.check_command, paceline_compat.plan_command, paceline_compat.http_source"
     script = (
         f"import sys; before = set(sys.modules); import {modules}; "
         "new = {name.partition('.')[0] for name in set(sys.modules) - before}; "

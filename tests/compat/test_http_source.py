@@ -215,6 +215,7 @@ def test_a_budget_bounds_the_time(hubs):
         ("https://user@host/model", "plain address"),
         ("https://host/model?token=x", "https://host/model must be"),
         ("/no/such/folder", "no such folder"),
+        ("", "location: is empty"),
     ],
 )
 def test_a_location_that_is_none_is_refused(text, message):
