@@ -1,6 +1,8 @@
 """A tokenizer small enough to reason about: one token per byte, and four control tokens. Fits `text.chat.Tokenizer`."""
 
 import re
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 VOCAB_SIZE = 260
 EOS, USER, ASSISTANT, SYSTEM = 256, 257, 258, 259
@@ -13,18 +15,21 @@ class ByteTokenizer:
     eos_ids = frozenset({EOS})
     vocab_size = VOCAB_SIZE
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Bytes, with control tokens where they are written out."""
         parts = re.split("(" + "|".join(CONTROL) + ")", text)
         return [token for part in parts for token in ([CONTROL[part]] if part in CONTROL else part.encode())]
 
-    def decode(self, ids: list[int]) -> str:
+    def decode(self, ids: Sequence[int]) -> str:
         """Text of the bytes; control tokens are left out."""
         return bytes(token for token in ids if token < 256).decode(errors="replace")
 
-    def render_chat(self, messages: list[dict[str, str]]) -> str:
-        """`<role>content` for each, then the assistant's turn."""
-        return "".join(f"<{message['role']}>{message['content']}" for message in messages) + "<assistant>"
+    def render_chat(self, messages: Sequence[Mapping[str, Any]], **variables: Any) -> str:
+        """`<role>content` for each, then the assistant's turn; a system message must come first, as in many templates."""
+        if any(message["role"] == "system" for message in messages[1:]):
+            raise ValueError("the system message must come first")
+        tail = "<assistant>" if variables.get("enable_thinking", True) else "<assistant>no thinking"
+        return "".join(f"<{message['role']}>{message['content']}" for message in messages) + tail
 
 
 def load_byte_tokenizer(path: str) -> ByteTokenizer:

@@ -24,7 +24,7 @@ from paceline_runtime import messages
 from paceline_runtime.config import EngineConfig
 from paceline_runtime.errors import ConfigError
 
-DEFAULT_FACTORY = "paceline_runtime.engine.engine:build_engine"
+DEFAULT_FACTORY = "paceline_runtime.engine.factory:build_with_tokenizer"
 STATS_INTERVAL_S = 1.0
 EXIT_ORPHANED = 3
 

@@ -112,6 +112,7 @@ class ChatBody(CommonBody):
     max_completion_tokens: int | None = None
     logprobs: bool = False
     top_logprobs: int | None = None
+    chat_template_kwargs: dict[str, bool | int | float | str] = Field(default_factory=dict)
 
 
 Ids = Annotated[list[int], Field(min_length=1)]

@@ -18,6 +18,8 @@ from paceline_runtime.server.bodies import MAX_CHOICES, ChatBody, CompletionBody
 from paceline_runtime.server.parsing import sampling_params
 from paceline_runtime.text.chat import Tokenizer, Turn, chat_ids
 
+RESERVED_VARIABLES = {"messages", "tools", "add_generation_prompt"}
+
 
 @dataclass(frozen=True)
 class Job:
@@ -59,8 +61,14 @@ class Job:
 async def chat_job(body: ChatBody, job_id: str, tokenizer: Tokenizer, ready: messages.Ready) -> Job:
     """A chat: the conversation through the model's template is the one prompt."""
     params = sampling_params(body)
+    if reserved := RESERVED_VARIABLES & set(body.chat_template_kwargs):
+        name = f"chat_template_kwargs.{min(reserved)}"
+        raise RequestError([Problem(name, f"{name} is not yours to set: the server gives it its value")])
     turns = [Turn(message.role, message.text) for message in body.messages]
-    prompt = await asyncio.to_thread(chat_ids, tokenizer, turns)
+    try:
+        prompt = await asyncio.to_thread(chat_ids, tokenizer, turns, body.chat_template_kwargs)
+    except ValueError as error:
+        raise RequestError([Problem("messages", f"messages: {error}")]) from None
     return _checked(body, job_id, [prompt], params, ready)
 
 

@@ -18,7 +18,7 @@ NUM_CONTEXT_TOKENS = 8
 class Decoder(Protocol):
     """The one thing needed of a tokenizer."""
 
-    def decode(self, ids: list[int]) -> str:
+    def decode(self, ids: Sequence[int]) -> str:
         """Text of `ids`, with U+FFFD where bytes form no character."""
 
 

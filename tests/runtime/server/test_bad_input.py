@@ -71,6 +71,8 @@ BAD_CHATS = [
     ({"messages": [{"role": "user", "content": "hi", "weight": 2}]}, "messages.0.weight"),
     ({"messages": [{"role": "assistant", "content": "", "tool_calls": [TOOL]}]}, "messages.0.tool_calls"),
     ({"messages": [{"role": "user", "content": "x" * CONTEXT}]}, "messages"),
+    ({"messages": [*SAY, {"role": "system", "content": "too late"}]}, "messages"),
+    ({"chat_template_kwargs": {"messages": "x"}}, "chat_template_kwargs.messages"),
     ({"logprobs": 1}, "logprobs"),
     ({"top_logprobs": 3}, "top_logprobs"),
     ({"logprobs": True, "top_logprobs": 21}, "logprobs"),

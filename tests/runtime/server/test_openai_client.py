@@ -129,3 +129,12 @@ def test_without_max_tokens_a_chat_may_fill_the_context(client: openai.OpenAI) -
     usage = client.chat.completions.create(model=MODEL, messages=SAY).usage
 
     assert usage.total_tokens == CONTEXT
+
+
+def test_template_variables_reach_the_template(client: openai.OpenAI) -> None:
+    """The way to switch thinking off, among others."""
+    asked = {"model": MODEL, "messages": SAY, "max_tokens": 1}
+    plain = client.chat.completions.create(**asked)
+    quiet = client.chat.completions.create(**asked, extra_body={"chat_template_kwargs": {"enable_thinking": False}})
+
+    assert quiet.usage.prompt_tokens == plain.usage.prompt_tokens + len("no thinking")

@@ -1,0 +1,25 @@
+"""The engine as the server's engine process builds it: with a tokenizer of its own, for stop strings.
+
+Named by `process.DEFAULT_FACTORY` and imported in the engine process only, since it imports torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from paceline_runtime.config import EngineConfig
+from paceline_runtime.engine.build import build_engine
+from paceline_runtime.engine.core import Engine
+from paceline_runtime.text.tokenizer import Tokenizer, load_tokenizer
+
+
+def build_with_tokenizer(config: EngineConfig, on_progress: Callable[[str, float], None]) -> Engine:
+    """An engine; its tokenizer is loaded when the first request with a stop string comes, since most have none."""
+    loaded: list[Tokenizer] = []
+
+    def decode(ids: Sequence[int]) -> str:
+        if not loaded:
+            loaded.append(load_tokenizer(config.model_path))
+        return loaded[0].decode(ids)
+
+    return build_engine(config, on_progress, decode)
