@@ -47,7 +47,7 @@ def build_engine(config: EngineConfig, on_progress: Progress | None = None, deco
         config.model_path,
         dtype=dtype,
         device=device,
-        on_progress=lambda phase, fraction: report(phase, 0.8 * fraction),
+        on_progress=lambda done, total: report("loading the target", 0.8 * done / max(total, 1)),
         dummy=config.dummy_weights,
     )
     max_model_len = config.max_model_len or target.shape.max_positions

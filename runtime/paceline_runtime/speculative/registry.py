@@ -19,5 +19,11 @@ def load_proposer(config: EngineConfig, target: TargetModel, max_model_len: int)
             from paceline_runtime.speculative.ngram import NgramProposer
 
             return NgramProposer(steps or DEFAULT_NUM_STEPS)
+        case "dflash":
+            from paceline_runtime.speculative.dflash.load import load_proposer as load_dflash
+
+            assert config.speculative_draft_model_path is not None, "EngineConfig.problems asks for it"
+            path = config.speculative_draft_model_path
+            return load_dflash(path, target, steps, target.dtype, target.device, max_model_len)
         case other:
             raise ValueError(f"--speculative-algorithm {other} is not available for this model")
