@@ -28,6 +28,7 @@ class Kind:
 
 MODEL = Kind(names.API_VERSION, names.KIND, names.PLURAL, is_child=False)
 POD = Kind("v1", "Pod", "pods", is_child=False)
+EVENT = Kind("v1", "Event", "events", is_child=False)
 JOB = Kind("batch/v1", "Job", "jobs")
 CHILDREN = (
     JOB,

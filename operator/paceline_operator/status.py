@@ -75,7 +75,8 @@ def status_of(
             "reason": inspection.reason,
             "message": inspection.message,
         }
-        fields["model"] = dict(inspection.facts)
+        if inspection.facts:
+            fields["model"] = dict(inspection.facts)
     if caching.key:
         fields["cache"] = {"key": caching.key, "claimName": f"{model.name}-cache"}
     if accepted:

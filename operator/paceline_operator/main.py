@@ -1,0 +1,93 @@
+"""Starts the operator: environment -> settings -> kopf. `python -m paceline_operator` calls `main`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+import time
+
+import kopf
+
+from paceline_operator.config import OperatorConfig, from_environment
+from paceline_operator.errors import ConfigError
+from paceline_operator.handlers import register
+from paceline_operator.kinds import WATCHED
+from paceline_operator.loop import Operator
+from paceline_operator.names import ANNOTATION_PREFIX
+from paceline_operator.resync import SELECTOR
+
+# Below the pod's grace period of 30 s.
+EXIT_TIMEOUT_S = 20.0
+CERTIFICATE_CHECK_S = 5.0
+
+
+def main() -> int:
+    """Run until SIGTERM. Returns the exit code: 2 for a wrong environment."""
+    try:
+        config = from_environment(os.environ)
+    except ConfigError as error:
+        print(f"paceline-operator: {error}", file=sys.stderr)
+        return 2
+    configure_logging(config.log_level)
+    # The newest replica works, the others wait: no two can start in the same microsecond under one name.
+    asyncio.run(run(config, priority=time.time_ns() // 1000))
+    return 0
+
+
+async def run(config: OperatorConfig, priority: int, registry: kopf.OperatorRegistry | None = None) -> None:
+    """Run one operator until it is cancelled or told to stop."""
+    registry = registry or kopf.OperatorRegistry()
+    register(registry, with_webhook=config.webhook_certificates is not None)
+    await kopf.operator(
+        registry=registry,
+        settings=settings_for(config, priority),
+        memo=kopf.Memo(operator=Operator(config, priority)),
+        clusterwide=config.clusterwide,
+        namespaces=[] if config.clusterwide else [config.watch_namespace],
+        identity=config.pod_name,
+    )
+
+
+def settings_for(config: OperatorConfig, priority: int) -> kopf.OperatorSettings:
+    """kopf's settings: nothing kept on objects, no rights on CRDs, namespaces or events, timeouts everywhere."""
+    settings = kopf.OperatorSettings()
+    settings.persistence.finalizer = f"{ANNOTATION_PREFIX}/finalizer"
+    settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=ANNOTATION_PREFIX)
+    settings.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(prefix=ANNOTATION_PREFIX)
+    settings.posting.enabled = False
+    settings.scanning.disabled = True
+    settings.networking.request_timeout = 30.0
+    settings.networking.connect_timeout = 10.0
+    # An integer: the API server parses it as one.
+    settings.watching.server_timeout = 600
+    settings.watching.client_timeout = 660.0
+    settings.watching.connect_timeout = 10.0
+    settings.watching.chunk_size = 500
+    for kind in WATCHED:
+        settings.watching.label_selectors[kind.group, kind.version, kind.plural] = SELECTOR
+    settings.queueing.worker_limit = 20
+    settings.queueing.idle_timeout = 1.0
+    settings.process.ultimate_exiting_timeout = EXIT_TIMEOUT_S
+    settings.peering.name = config.peering_name
+    settings.peering.priority = priority
+    settings.peering.lifetime = config.peering_lifetime_s
+    settings.peering.mandatory = True
+    settings.peering.stealth = True
+    if config.webhook_certificates:
+        settings.admission.server = kopf.WebhookServer(
+            addr="",
+            port=config.webhook_port,
+            certfile=config.webhook_certificates / "tls.crt",
+            pkeyfile=config.webhook_certificates / "tls.key",
+            file_check_interval=CERTIFICATE_CHECK_S,
+        )
+    return settings
+
+
+def configure_logging(level: str) -> None:
+    """JSON lines; kopf's own chatter from warnings on."""
+    kopf.configure(log_format=kopf.LogFormat.JSON)
+    logging.getLogger().setLevel(level)
+    logging.getLogger("kopf").setLevel(max(logging.WARNING, logging.getLevelName(level)))

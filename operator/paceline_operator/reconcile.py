@@ -1,0 +1,159 @@
+"""One look at one model: read the store, let the pure parts decide, carry it out, publish the status.
+
+Called by the workers of `operator`. Level-based: it may run at any time, any number of times, from any state.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+
+from paceline_operator import acceptance, caching, inspection, names
+from paceline_operator.cluster import Cluster
+from paceline_operator.config import OperatorConfig
+from paceline_operator.desired import Desired, desired, inherit
+from paceline_operator.errors import ApiError, GoneError, NameTakenError, SpecError
+from paceline_operator.events import event
+from paceline_operator.kinds import BY_NAME, EVENT, MODEL
+from paceline_operator.plan import Plan, is_ours, plan
+from paceline_operator.spec import Model, parse
+from paceline_operator.status import Status, changes, status_of, status_of_invalid
+from paceline_operator.store import Key, Store
+from paceline_operator.watchdog import Watchdog
+
+Object = dict[str, Any]
+logger = logging.getLogger(__name__)
+# Refusals that a retry alone does not mend: the status tells, and the queue tries again slowly.
+REFUSALS = frozenset({400, 403, 405, 409, 422})
+
+
+class Counting(Protocol):
+    """Where acceptance figures come from: `Scraper`, or a test's stand-in."""
+
+    async def counters(self, pods: list[Object]) -> list[acceptance.Counters]: ...
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a reconcile ended: `trouble` is why a child could not be applied; `look_again_s` when to look anew."""
+
+    look_again_s: float | None = None
+    trouble: str = ""
+
+
+class Reconciler:
+    """Holds what a reconcile needs. `now` is the wall clock."""
+
+    def __init__(
+        self,
+        config: OperatorConfig,
+        cluster: Cluster,
+        store: Store,
+        scraper: Counting,
+        watchdog: Watchdog,
+        now: Callable[[], datetime],
+    ) -> None:
+        self._config, self._cluster, self._store = config, cluster, store
+        self._scraper, self._watchdog, self._now = scraper, watchdog, now
+        self._sampled_at: dict[Key, float] = {}
+        self.known_kinds: frozenset[str] = frozenset()
+
+    async def reconcile(self, key: Key) -> Outcome:
+        """Bring one model a step forward. Raises ApiError when the API server cannot do it now."""
+        resource = self._store.model(key)
+        if resource is None or resource["metadata"].get("deletionTimestamp"):
+            self._sampled_at.pop(key, None)
+            return Outcome()
+        previous: Status = resource.get("status") or {}
+        try:
+            model = parse(resource)
+        except SpecError as error:
+            generation = resource["metadata"].get("generation", 0)
+            await self._publish(resource, status_of_invalid(error.problems, previous, generation, self._now()))
+            return Outcome()
+        return await self._step(key, resource, model, previous)
+
+    async def _step(self, key: Key, resource: Object, model: Model, previous: Status) -> Outcome:
+        observed = self._store.observed(key)
+        wanted = desired(model, self._config, inherit(model, observed), self.known_kinds)
+        verdict, cached = inspection.read(model, previous, observed), caching.read(model, previous, observed)
+        step = plan(model, wanted, observed, verdict, cached, self._now())
+        trouble = await self._carry_out(key, step) or missing_kinds(wanted)
+        observed = self._store.observed(key)
+        accepted = await self._accepted(key, model, previous, observed.pods(names.COMPONENT_SERVER))
+        current = status_of(model, previous, observed, verdict, cached, accepted, self._now(), trouble)
+        await self._publish(resource, current)
+        return Outcome(self._look_again_s(model, step), trouble)
+
+    async def _carry_out(self, key: Key, step: Plan) -> str:
+        """Apply, then delete. Returns the first refusal as text; what is not a refusal is raised."""
+        if not step.is_empty:
+            logger.info("model %s/%s: %s", key.namespace, key.name, ", ".join(step.details))
+        try:
+            for document in step.apply:
+                self._written(await self._apply(key, document))
+            for found in step.delete:
+                await self._cluster.delete(found, BY_NAME[found["kind"]])
+        except NameTakenError as error:
+            return str(error)
+        except ApiError as error:
+            if error.status not in REFUSALS:
+                raise
+            return f"the API server refuses a child: {error}"
+        return ""
+
+    async def _apply(self, key: Key, document: Object) -> Object:
+        """Apply a child; one that we do not know yet is looked up first, so that nobody's namesake is taken over."""
+        kind, metadata = BY_NAME[document["kind"]], document["metadata"]
+        if self._store.observed(key).get(kind.kind, metadata["name"]) is None:
+            try:
+                found = await self._cluster.get(kind, metadata["namespace"], metadata["name"])
+            except GoneError:
+                found = None
+            if found and not is_ours(found):
+                raise NameTakenError(kind.kind, metadata["name"])
+            if found and kind.kind == "Job":
+                return found
+        return await self._cluster.apply(document, kind)
+
+    async def _publish(self, resource: Object, current: Status) -> None:
+        """Write the status if it says anything new, and an Event for each condition that turned."""
+        previous = resource.get("status") or {}
+        if current == previous:
+            return
+        metadata = {name: resource["metadata"][name] for name in ("name", "namespace", "uid")}
+        document = {"apiVersion": names.API_VERSION, "kind": names.KIND, "metadata": metadata, "status": current}
+        try:
+            self._written(await self._cluster.apply(document, MODEL, "status"))
+        except GoneError:
+            return
+        for change in changes(previous, current):
+            await self._cluster.create(event(resource, change, self._config.pod_name, self._now()), EVENT)
+
+    def _written(self, answer: Object) -> None:
+        self._store.put(answer)
+        self._watchdog.expect(answer)
+
+    async def _accepted(self, key: Key, model: Model, previous: Status, pods: list[Object]) -> dict[str, Any]:
+        """`status.acceptance`, sampled anew when the period is over."""
+        known = dict(previous.get("acceptance") or {})
+        is_due = time.monotonic() - self._sampled_at.get(key, -1e9) >= self._config.acceptance_period_s
+        if model.spec.speculation.algorithm == "off" or not is_due:
+            return known
+        self._sampled_at[key] = time.monotonic()
+        return acceptance.status_fields(await self._scraper.counters(pods), known, self._now())
+
+    def _look_again_s(self, model: Model, step: Plan) -> float | None:
+        period_s = None if model.spec.speculation.algorithm == "off" else self._config.acceptance_period_s
+        return min((delay for delay in (period_s, step.look_again_s) if delay is not None), default=None)
+
+
+def missing_kinds(wanted: Desired) -> str:
+    """What the resource asks for and the cluster does not know, as one sentence."""
+    if not wanted.missing_kinds:
+        return ""
+    return f"the cluster does not know {', '.join(wanted.missing_kinds)}: install it, or remove the field that asks for it"

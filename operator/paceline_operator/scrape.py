@@ -1,0 +1,41 @@
+"""Reads the serving pods' metrics for `status.acceptance`. A pod that does not answer is left out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+import aiohttp
+
+from paceline_operator.acceptance import Counters, parse_counters
+from paceline_operator.names import PATH_METRICS, PORT_HTTP
+from paceline_operator.observed import is_true
+
+TIMEOUT = aiohttp.ClientTimeout(total=2.0)
+MAX_BYTES = 4 << 20
+
+
+class Scraper:
+    """One HTTP session for all pods."""
+
+    def __init__(self) -> None:
+        self._session = aiohttp.ClientSession(timeout=TIMEOUT)
+
+    async def close(self) -> None:
+        await self._session.close()
+
+    async def counters(self, pods: Iterable[dict[str, Any]]) -> list[Counters]:
+        """Counters of the ready pods that answered."""
+        addresses = [pod["status"]["podIP"] for pod in pods if is_true(pod, "Ready") and pod["status"].get("podIP")]
+        answers = await asyncio.gather(*(self._read(address) for address in addresses))
+        return [answer for answer in answers if answer is not None]
+
+    async def _read(self, address: str) -> Counters | None:
+        host = f"[{address}]" if ":" in address else address
+        try:
+            async with self._session.get(f"http://{host}:{PORT_HTTP}{PATH_METRICS}") as response:
+                response.raise_for_status()
+                return parse_counters((await response.content.read(MAX_BYTES)).decode(errors="replace"))
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
+            return None

@@ -1,0 +1,109 @@
+"""What the watches have said: models, and their children and pods by model. The operator's only memory of the cluster.
+
+Filled by handlers, by answers to our own calls, and by `resync`; read by `reconcile`. Keeps no more of an object than is
+used, and never an older version over a newer one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from paceline_operator.kinds import Kind
+from paceline_operator.names import KIND, LABEL_MODEL
+from paceline_operator.observed import Observed
+
+Object = dict[str, Any]
+
+
+class Key(NamedTuple):
+    """Which model."""
+
+    namespace: str
+    name: str
+
+
+class Store:
+    """Objects by the model that they belong to."""
+
+    def __init__(self) -> None:
+        self._objects: dict[Key, dict[tuple[str, str], Object]] = {}
+
+    def put(self, found: Object) -> Key | None:
+        """Remember an object; the model it belongs to, None when it belongs to none."""
+        key = owner_key(found)
+        if key is None:
+            return None
+        objects, place = self._objects.setdefault(key, {}), _place(found)
+        if not _is_older(found, objects.get(place)):
+            objects[place] = slim(found)
+        return key
+
+    def drop(self, found: Object) -> Key | None:
+        """Forget a deleted object, unless another one has its name by now; the model it belonged to."""
+        key = owner_key(found)
+        if key is None:
+            return None
+        objects, place = self._objects.get(key, {}), _place(found)
+        if place in objects and _uid(objects[place]) == _uid(found):
+            del objects[place]
+        if not objects:
+            self._objects.pop(key, None)
+        return key
+
+    def replace(self, kind: Kind, found: Iterable[Object]) -> None:
+        """Make what is known of one kind equal to a fresh list."""
+        listed = {(owner_key(one), _place(one)): one for one in found}
+        for key in list(self._objects):
+            for place in [place for place in self._objects[key] if place[0] == kind.kind]:
+                if (key, place) not in listed:
+                    self.drop(self._objects[key][place])
+        for one in listed.values():
+            self.put(one)
+
+    def model(self, key: Key) -> Object | None:
+        return self._objects.get(key, {}).get((KIND, key.name))
+
+    def models(self) -> dict[Key, Object]:
+        """All models that are known."""
+        return {key: found for key in self._objects if (found := self.model(key))}
+
+    def observed(self, key: Key) -> Observed:
+        """Children and pods of one model, as a value that later events do not change."""
+        return Observed({place: one for place, one in self._objects.get(key, {}).items() if place[0] != KIND})
+
+
+def owner_key(found: Object) -> Key | None:
+    """The model that an object belongs to: itself, or the one that its label names."""
+    metadata = found["metadata"]
+    name = metadata["name"] if found["kind"] == KIND else (metadata.get("labels") or {}).get(LABEL_MODEL)
+    return Key(metadata["namespace"], name) if name else None
+
+
+def slim(found: Object) -> Object:
+    """The object without what nobody here reads: the larger half of most of them."""
+    metadata = dict(found["metadata"])
+    if found["kind"] != "Deployment":
+        metadata.pop("managedFields", None)
+    slimmed = {**found, "metadata": metadata}
+    if found["kind"] == "Pod":
+        slimmed.pop("spec", None)
+    return slimmed
+
+
+def version_of(found: Object) -> int:
+    """resourceVersion as a number: Kubernetes lets clients compare them since 1.35, and they were numbers before."""
+    text = str(found["metadata"].get("resourceVersion", "0"))
+    return int(text) if text.isdigit() else 0
+
+
+def _is_older(found: Object, known: Object | None) -> bool:
+    return known is not None and _uid(known) == _uid(found) and version_of(found) < version_of(known)
+
+
+def _place(found: Object) -> tuple[str, str]:
+    return found["kind"], found["metadata"]["name"]
+
+
+def _uid(found: Object) -> str:
+    return str(found["metadata"].get("uid", ""))
