@@ -11,9 +11,9 @@ from typing import Any
 import kopf
 
 from paceline_operator.admission import review
-from paceline_operator.health import WEBHOOK_ID
 from paceline_operator.kinds import MODEL, WATCHED
 from paceline_operator.loop import Operator
+from paceline_operator.reviews import WEBHOOK_ID
 
 
 def register(registry: kopf.OperatorRegistry, *, with_webhook: bool) -> None:

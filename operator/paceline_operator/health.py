@@ -6,19 +6,17 @@ refuses every resource while kopf has not found its kind.
 
 from __future__ import annotations
 
-import uuid
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import aiohttp
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from paceline_operator import names
+from paceline_operator.reviews import WEBHOOK_ID, sample_review
 
 if TYPE_CHECKING:
     from paceline_operator.loop import Operator
 
-WEBHOOK_ID = "validate"
 TIMEOUT = aiohttp.ClientTimeout(total=2.0)
 
 
@@ -65,32 +63,10 @@ class Health:
         url = f"https://127.0.0.1:{config.webhook_port}/{WEBHOOK_ID}"
         try:
             # Our own certificate, through an address that it does not name.
-            async with self._session.post(url, json=sample_review(), ssl=False) as response:
+            async with self._session.post(url, json=sample_review("pvc://probe"), ssl=False) as response:
                 return "" if response.status == 200 else f"the webhook answers {response.status}"
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             return f"the webhook does not answer: {error}"
-
-
-def sample_review() -> dict[str, Any]:
-    """A review that needs no lookup."""
-    resource = {
-        "apiVersion": names.API_VERSION,
-        "kind": names.KIND,
-        "metadata": {"name": "probe", "namespace": "probe", "uid": str(uuid.uuid4())},
-        "spec": {"target": {"uri": "pvc://probe"}},
-    }
-    return {
-        "apiVersion": "admission.k8s.io/v1",
-        "kind": "AdmissionReview",
-        "request": {
-            "uid": str(uuid.uuid4()),
-            "operation": "CREATE",
-            "userInfo": {"username": "probe"},
-            "resource": {"group": names.GROUP, "version": names.VERSION, "resource": names.PLURAL},
-            "kind": {"group": names.GROUP, "version": names.VERSION, "kind": names.KIND},
-            "object": resource,
-        },
-    }
 
 
 def _answer(problem: str) -> web.Response:

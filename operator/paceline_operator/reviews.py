@@ -1,0 +1,33 @@
+"""Admission reviews that the operator sends to itself: for `/readyz` and for `helm test`."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from paceline_operator import names
+
+# The path of the webhook, in the chart too.
+WEBHOOK_ID = "validate"
+
+
+def sample_review(uri: str) -> dict[str, Any]:
+    """A request to review a new model with this target."""
+    resource = {
+        "apiVersion": names.API_VERSION,
+        "kind": names.KIND,
+        "metadata": {"name": "probe", "namespace": "probe", "uid": str(uuid.uuid4())},
+        "spec": {"target": {"uri": uri}},
+    }
+    return {
+        "apiVersion": "admission.k8s.io/v1",
+        "kind": "AdmissionReview",
+        "request": {
+            "uid": str(uuid.uuid4()),
+            "operation": "CREATE",
+            "userInfo": {"username": "probe"},
+            "resource": {"group": names.GROUP, "version": names.VERSION, "resource": names.PLURAL},
+            "kind": {"group": names.GROUP, "version": names.VERSION, "kind": names.KIND},
+            "object": resource,
+        },
+    }
