@@ -1,0 +1,73 @@
+"""Depthwise causal convolution with SiLU over rows whose predecessors are kept in slots, in plain torch.
+
+Called by the Gated DeltaNet layers. A slot's state is the K - 1 inputs before the next row; a verify does not move it, but
+journals its own inputs, of which the next step applies those that were accepted. It refuses to know about requests, and
+reads nothing back to the host: which slots and how many rows are device tensors.
+
+Shapes: states [S, K - 1, C] and journal [S, R, C] by slot; weight [C, K], the last tap for the row itself.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional
+
+
+def replay_conv(
+    states: torch.Tensor,
+    journal: torch.Tensor,
+    slots: torch.Tensor,
+    replay_rows: torch.Tensor,
+    snapshot_rows: torch.Tensor,
+    snapshot_slots: torch.Tensor,
+) -> torch.Tensor:
+    """Move the states of `slots` int64 [B] on by their first `replay_rows` journal rows: the new states [B, K - 1, C].
+
+    The state after `snapshot_rows` of them goes to `snapshot_slots`, unless that is 0 rows.
+    """
+    inputs = torch.cat((states.index_select(0, slots), journal.index_select(0, slots)), dim=1)
+    num_kept = states.shape[1]
+    moved = _window(inputs, replay_rows, num_kept)
+    states.index_copy_(0, torch.where(snapshot_rows > 0, snapshot_slots, 0), _window(inputs, snapshot_rows, num_kept))
+    states.index_copy_(0, slots, moved)
+    return moved
+
+
+def verify_conv(
+    states: torch.Tensor,
+    journal: torch.Tensor,
+    slots: torch.Tensor,
+    replay_rows: torch.Tensor,
+    snapshot_rows: torch.Tensor,
+    snapshot_slots: torch.Tensor,
+    x: torch.Tensor,
+    weight: torch.Tensor,
+) -> torch.Tensor:
+    """Replay, then convolve the new rows x [B, W, C] without moving the state; they become the journal. [B, W, C]."""
+    before = replay_conv(states, journal, slots, replay_rows, snapshot_rows, snapshot_slots)
+    journal[:, : x.shape[1]].index_copy_(0, slots, x)
+    return _convolve(torch.cat((before, x), dim=1), weight)
+
+
+def prefill_conv(
+    state: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, ends: tuple[int, ...]
+) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
+    """Convolve one sequence's rows x [T, C] after `state` [K - 1, C]: outputs [T, C], and the states after `ends` rows."""
+    inputs = torch.cat((state, x))
+    return _convolve(inputs, weight), tuple(inputs[end : end + state.shape[0]] for end in ends)
+
+
+def _window(inputs: torch.Tensor, starts: torch.Tensor, size: int) -> torch.Tensor:
+    """Rows starts[b] .. starts[b] + size - 1 of inputs [B, L, C]."""
+    index = starts[:, None] + torch.arange(size, device=starts.device)
+    return inputs.gather(1, index[..., None].expand(-1, -1, inputs.shape[-1]))
+
+
+def _convolve(inputs: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Inputs [..., K - 1 + W, C] to [..., W, C], summed in at least float32."""
+    taps = weight.to(torch.promote_types(inputs.dtype, torch.float32)).T
+    width = inputs.shape[-2] - len(taps) + 1
+    total = inputs[..., :width, :] * taps[0]
+    for tap in range(1, len(taps)):
+        total = torch.addcmul(total, inputs[..., tap : tap + width, :].to(total.dtype), taps[tap])
+    return functional.silu(total).to(inputs.dtype)
