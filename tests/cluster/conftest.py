@@ -2,29 +2,28 @@
 
 Inputs: `KUBEBUILDER_ASSETS`, bubblewrap and iproute2; where one is missing the tests skip and say so, and under CI=true
 they fail. Outputs: `control_plane` (API server, controllers, scheduler; no node) and `cluster` (the same one with a
-node of two GPUs). One cluster serves the session: give each test its own namespace. Nothing about Kubernetes is faked
-except the kubelet and the GPUs.
+node of two GPUs). One cluster serves the whole run, all xdist workers included: give each test its own namespace.
+Nothing about Kubernetes is faked except the kubelet and the GPUs.
 """
 
+import fcntl
 import os
+import shutil
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from processcluster import Cluster, missing_pieces
+from processcluster import Cluster, ClusterError, missing_pieces
 
-HERE = Path(__file__).parent
+NODE = "node-1"
+XDIST_WORKER = "PYTEST_XDIST_WORKER"
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Marks all tests here, and keeps them in one xdist worker (`--dist loadgroup`) so that they share one cluster."""
-    for item in items:
-        if HERE in item.path.parents:
-            item.add_marker(pytest.mark.cluster)
-            if config.pluginmanager.hasplugin("xdist"):
-                item.add_marker(pytest.mark.xdist_group("cluster"))
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Marks all tests here."""
+    item.add_marker(pytest.mark.cluster)
 
 
 @pytest.fixture(scope="session")
@@ -34,15 +33,20 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]
         if os.environ.get("CI") == "true":
             pytest.fail(f"cluster tests must run under CI: {problem}")
         pytest.skip(problem)
-    cluster = Cluster.start(tmp_path_factory.mktemp("cluster"))
+    folder = _shared_folder(tmp_path_factory)
+    with _lock(folder / "cluster.lock"):
+        cluster = _connect_or_start(folder / "cluster")
     yield cluster
-    cluster.stop()
+    # With xdist the last worker to end takes the cluster with it.
+    cluster.release() if XDIST_WORKER in os.environ else cluster.stop()
 
 
 @pytest.fixture(scope="session")
 def cluster(control_plane: Cluster) -> Cluster:
-    """The control plane with `node-1`, which has two GPUs and runs pods."""
-    control_plane.add_node("node-1", gpus=2)
+    """The control plane with one node, which has two GPUs and runs pods."""
+    with _lock(control_plane.files.root / "node.lock"):
+        if f"kubelet-{NODE}" not in control_plane.status():
+            control_plane.add_node(NODE, gpus=2)
     return control_plane
 
 
@@ -57,3 +61,35 @@ def namespace(control_plane: Cluster) -> Iterator[str]:
     )
     yield name
     control_plane.kubectl("delete", "namespace", name, "--wait=false")
+
+
+@pytest.fixture(autouse=True)
+def _turn(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """One test at a time on the shared cluster: some of them restart its API server."""
+    if "control_plane" not in request.fixturenames:
+        yield
+        return
+    with _lock(_shared_folder(tmp_path_factory) / "turn.lock"):
+        yield
+
+
+def _shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same for all workers of a run."""
+    folder = tmp_path_factory.getbasetemp()
+    return folder.parent if XDIST_WORKER in os.environ else folder
+
+
+def _connect_or_start(root: Path) -> Cluster:
+    try:
+        return Cluster.connect(root)
+    except ClusterError:
+        # None yet, or one whose last worker has just ended.
+        shutil.rmtree(root, ignore_errors=True)
+        return Cluster.start(root)
+
+
+@contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -11,7 +11,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-from processcluster.binaries import missing_pieces
 from processcluster.cluster import Cluster, ClusterError
 
 
@@ -22,8 +21,6 @@ def default_root() -> Path:
 
 def up(arguments: argparse.Namespace) -> None:
     """Starts a cluster with one node; in the foreground it lives until Ctrl-C."""
-    if problem := missing_pieces():
-        raise ClusterError(problem)
     _clear(arguments.root)
     cluster = Cluster.start(arguments.root, detached=not arguments.foreground)
     cluster.add_node("node-1", gpus=arguments.gpus)

@@ -14,10 +14,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from processcluster.binaries import SYSTEM_PATH, kubernetes_program
+from processcluster import lifeline
+from processcluster.binaries import SYSTEM_PATH, kubernetes_program, missing_pieces
 from processcluster.client import ApiClient, HttpAnswer, http_through_gate
 from processcluster.credentials import write_credentials
-from processcluster.images import Image, checkout_images, write_images
+from processcluster.images import Image, checkout_images, read_images, write_images
 from processcluster.layout import Layout
 
 Found = TypeVar("Found")
@@ -31,29 +32,39 @@ class ClusterError(Exception):
 
 
 class Cluster:
-    """A running cluster below `root`. `start` makes one, `connect` finds one that `processcluster up` made."""
+    """A running cluster below `root`: `start` makes one, `connect` finds one. Each handle keeps it alive until it ends.
 
-    def __init__(self, root: Path, process: subprocess.Popen[bytes] | None = None) -> None:
+    Raises ClusterError when none runs there.
+    """
+
+    def __init__(self, root: Path) -> None:
         self.files = Layout(root)
-        self.images: dict[str, Image] = {}
-        self._process = process
         self._api: ApiClient | None = None
+        try:
+            self._lifeline = lifeline.hold(self.files.lifeline)
+        except OSError as error:
+            raise ClusterError(f"no cluster runs in {root} ({error})") from None
 
     @classmethod
     def start(cls, root: Path, *, detached: bool = False) -> Self:
         """Starts the control plane in an empty folder and waits until it is ready.
 
-        The cluster ends with this process unless it is `detached`. Raises ClusterError when it does not come up.
+        The cluster ends with the last process that holds a handle, unless it is `detached`. Raises ClusterError when
+        it does not come up.
         """
+        if problem := missing_pieces():
+            raise ClusterError(problem)
         files = Layout(root)
         # It holds the administrator's token.
         files.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with socket.create_server(("127.0.0.1", 0)) as api, socket.create_server(("127.0.0.1", 0)) as gate:
-            write_credentials(files, api.getsockname()[1])
-            files.gate.write_text(str(gate.getsockname()[1]))
-            cluster = cls(root, _spawn(files, api.fileno(), gate.fileno(), detached))
+        reader = lifeline.create(files.lifeline)
+        cluster = cls(root)
         try:
-            cluster.set_images(checkout_images(root / "bin"))
+            _spawn(files, reader, detached)
+            _wait_until(lambda: files.control.exists() or not lifeline.has_reader(cluster._lifeline))
+            if not lifeline.has_reader(cluster._lifeline):
+                raise ClusterError(f"the supervisor ended: {files.log('supervisor').read_text()}")
+            cluster.add_images(checkout_images(root / "bin"))
             cluster._control("wait-ready")
         except BaseException:
             cluster.stop()
@@ -62,10 +73,8 @@ class Cluster:
 
     @classmethod
     def connect(cls, root: Path) -> Self:
-        """The handle of a cluster that runs detached. Raises ClusterError when there is none."""
-        cluster = cls(root)
-        cluster.status()
-        return cluster
+        """A further handle on a running cluster, in any process. Raises ClusterError when there is none."""
+        return cls(root)
 
     @property
     def kubeconfig(self) -> Path:
@@ -120,10 +129,14 @@ class Cluster:
                 raise ClusterError(f"not within {timeout_s} s: {what}\n{self.status()}\n{pods}")
             time.sleep(POLL_S)
 
-    def set_images(self, images: dict[str, Image]) -> None:
-        """Adds images to the table, for containers that start from now on."""
-        self.images |= images
-        write_images(self.files.images, self.images)
+    @property
+    def images(self) -> dict[str, Image]:
+        """The image table: what pods may name."""
+        return read_images(self.files.images) if self.files.images.exists() else {}
+
+    def add_images(self, images: dict[str, Image]) -> None:
+        """Adds to the image table, for containers that start from now on."""
+        write_images(self.files.images, self.images | images)
 
     def add_node(self, name: str = "node-1", gpus: int = 2) -> None:
         """Starts a kubelet whose node has `gpus` of nvidia.com/gpu, and waits until it is registered."""
@@ -146,15 +159,17 @@ class Cluster:
         return self._control("status")
 
     def stop(self) -> None:
-        """Takes the cluster down and returns when its last process is gone."""
+        """Takes the cluster down, whoever else holds it, and returns when its last process is gone."""
+        if lifeline.has_reader(self._lifeline):
+            self._control("down")
+            _wait_until(lambda: not lifeline.has_reader(self._lifeline))
+        self.release()
+
+    def release(self) -> None:
+        """Ends this handle; a cluster that nobody holds any more goes down by itself, unless it is detached."""
         if self._api is not None:
             self._api.close()
-        if self._process is None:
-            self._control("down")
-            _wait_until(lambda: not self.files.control.exists())
-            return
-        self._process.terminate() if self._process.stdin is None else self._process.stdin.close()
-        self._process.wait(timeout=COMMAND_LIMIT_S)
+        os.close(self._lifeline)
 
     def _run(self, argv: list[str], text: str | None) -> str:
         done = subprocess.run(argv, input=text, env=self.environment, capture_output=True, text=True, timeout=COMMAND_LIMIT_S)
@@ -177,8 +192,19 @@ class Cluster:
         return reply
 
 
-def _spawn(files: Layout, api_fd: int, gate_fd: int, detached: bool) -> subprocess.Popen[bytes]:
-    """Starts the supervisor and returns when its control socket answers."""
+def _spawn(files: Layout, reader: int, detached: bool) -> None:
+    """Opens the gates and starts the supervisor behind them; `reader` is its standard input and closed here."""
+    with socket.create_server(("127.0.0.1", 0)) as api, socket.create_server(("127.0.0.1", 0)) as gate:
+        try:
+            write_credentials(files, api.getsockname()[1])
+            files.gate.write_text(str(gate.getsockname()[1]))
+            _run_supervisor(files, reader, api.fileno(), gate.fileno(), detached)
+        finally:
+            os.close(reader)
+
+
+def _run_supervisor(files: Layout, reader: int, api_fd: int, gate_fd: int, detached: bool) -> None:
+    """Starts it in namespaces of its own, as nobody's child."""
     log = files.log("supervisor")
     log.parent.mkdir(parents=True, exist_ok=True)
     namespaces = ["unshare", "--map-root-user", "--net", "--pid", "--mount", "--mount-proc", "--fork", "--kill-child"]
@@ -186,19 +212,15 @@ def _spawn(files: Layout, api_fd: int, gate_fd: int, detached: bool) -> subproce
     command += [f"--gate-fd={gate_fd}", *([] if detached else ["--until-eof"])]
     modules = os.pathsep.join([str(PACKAGE_PARENT), os.environ.get("PYTHONPATH", "")])
     with log.open("ab") as output:
-        process = subprocess.Popen(
-            namespaces + command,
-            stdin=subprocess.DEVNULL if detached else subprocess.PIPE,
+        subprocess.run(
+            ["setsid", "--fork", *namespaces, *command],
+            check=True,
+            stdin=reader,
             stdout=output,
             stderr=output,
             env={**os.environ, "PYTHONPATH": modules, "PATH": SYSTEM_PATH},
             pass_fds=(api_fd, gate_fd),
-            start_new_session=True,
         )
-    _wait_until(lambda: files.control.exists() or process.poll() is not None)
-    if process.poll() is not None:
-        raise ClusterError(f"the supervisor ended: {log.read_text()}")
-    return process
 
 
 def _wait_until(condition: Callable[[], bool]) -> None:

@@ -50,6 +50,11 @@ class Layout:
         return self.root / "control.sock"
 
     @property
+    def lifeline(self) -> Path:
+        """The FIFO that keeps the cluster alive."""
+        return self.root / "lifeline"
+
+    @property
     def images(self) -> Path:
         """The image table, JSON; read at every container start."""
         return self.root / "images.json"

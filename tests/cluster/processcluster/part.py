@@ -49,7 +49,8 @@ class Part:
         with suppress(ProcessLookupError):
             os.kill(self._process.pid, how)
         try:
-            await asyncio.wait_for(self._process.wait(), grace_s)
+            async with asyncio.timeout(grace_s):
+                await self._process.wait()
         except TimeoutError:
             self._process.kill()
             await self._process.wait()

@@ -191,11 +191,13 @@ class ContainerRunner:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + grace_s
         with suppress(TimeoutError, OSError, aiohttp.ClientError):
-            await asyncio.wait_for(self._pre_stop(process, grace_s), grace_s)
+            async with asyncio.timeout(grace_s):
+                await self._pre_stop(process, grace_s)
         process.signal(signal.SIGTERM)
         left_s = max(deadline - loop.time(), LEAST_GRACE_S if grace_s else 0)
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._ended.wait(), left_s)
+            async with asyncio.timeout(left_s):
+                await self._ended.wait()
         if not self._ended.is_set():
             process.signal(signal.SIGKILL)
             await self._ended.wait()
@@ -205,7 +207,8 @@ class ContainerRunner:
         if "exec" in hook:
             await process.execute(hook["exec"]["command"], limit_s)
         elif "sleep" in hook:
-            await asyncio.wait_for(self._ended.wait(), hook["sleep"]["seconds"])
+            async with asyncio.timeout(hook["sleep"]["seconds"]):
+                await self._ended.wait()
         elif "httpGet" in hook and self._checker is not None:
             await self._checker.request(hook["httpGet"], limit_s)
 
@@ -226,4 +229,5 @@ class ContainerRunner:
 
     async def _sleep(self, duration_s: float) -> None:
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._stopping.wait(), duration_s)
+            async with asyncio.timeout(duration_s):
+                await self._stopping.wait()

@@ -194,6 +194,7 @@ class PodWorker:
             except OUTAGES as error:
                 if isinstance(error, ApiError) and error.code == 404:
                     return
+                log.warning("%s: status not taken: %r", self._path, error)
                 await asyncio.sleep(RETRY_S)
                 self._dirty.set()
 
@@ -219,4 +220,5 @@ class PodWorker:
 
     async def _pause(self, duration_s: float) -> None:
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._stopping.wait(), duration_s)
+            async with asyncio.timeout(duration_s):
+                await self._stopping.wait()

@@ -49,7 +49,10 @@ class Checker:
 
     async def _connects(self, action: dict[str, Any], timeout_s: float) -> bool:
         host = action.get("host") or self._address
-        _, writer = await asyncio.wait_for(asyncio.open_connection(host, self._port(action)), timeout_s)
+        # Not wait_for: in Python 3.11 it swallows a cancellation that meets the end of what it waits for, and the end of
+        # a container then waits for ever for its probes to end.
+        async with asyncio.timeout(timeout_s):
+            _, writer = await asyncio.open_connection(host, self._port(action))
         writer.close()
         return True
 

@@ -68,7 +68,8 @@ class ContainerProcess:
             start_new_session=True,
         )
         try:
-            output, _ = await asyncio.wait_for(process.communicate(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                output, _ = await process.communicate()
         except TimeoutError:
             # nsenter forks: the group holds the command too.
             os.killpg(process.pid, signal.SIGKILL)
