@@ -33,15 +33,17 @@ class StateBatch:
     """Recurrent-state inputs of the B requests in a forward; absent for targets without such state.
 
     slots:          int64 [B], live slot of each request
-    replay_rows:    int64 [B], leading rows of the slot's journal to apply before anything else (0 when none)
+    replay_rows:    int64 [B], leading rows of the request's journal to apply before anything else (0 when none)
     snapshot_rows:  int64 [B], rows of that replay after which a second state is written (0: none)
     snapshot_slots: int64 [B], where it is written (0: the dummy)
+    rows:           int64 [B], request row of each: where its journal is kept (snapshots have none, so slots would be too many)
     """
 
     slots: torch.Tensor
     replay_rows: torch.Tensor
     snapshot_rows: torch.Tensor
     snapshot_slots: torch.Tensor
+    rows: torch.Tensor
 
 
 @dataclass(frozen=True)

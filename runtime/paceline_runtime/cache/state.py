@@ -1,7 +1,8 @@
 """Recurrent state of hybrid targets, addressed by slot; slot 0 is the dummy.
 
 The scheduler decides which slot is live, which holds a snapshot and when one is copied; models read and write slots
-through `StateBatch`. What a slot holds is the family's business.
+through `StateBatch`. What a slot holds is the family's business. What the rows of a request's last verify would add to its
+state, the journal, belongs to the request's row.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ class StatePool(Protocol):
     num_slots: int
 
     def clear(self, slot: int) -> None:
-        """Make `slot` the state before the first token; its journal is empty."""
+        """Make `slot` the state before the first token."""
         ...
 
     def copy(self, source: int, target: int) -> None:
-        """Copy a snapshot into a live slot, or the reverse; journals are not copied (a snapshot has none)."""
+        """Copy a snapshot into a live slot, or the reverse."""
         ...
 
     def flush(self, batch: StateBatch) -> None:

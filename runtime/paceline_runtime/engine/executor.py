@@ -84,7 +84,7 @@ class Executor:
     def _flush(self, flushes: Sequence[Flush]) -> None:
         if flushes:
             assert self.memory.states is not None
-            columns = ("state_slot", "replay_rows", "snapshot_rows", "snapshot_slot")
+            columns = ("state_slot", "replay_rows", "snapshot_rows", "snapshot_slot", "row")
             self.memory.states.flush(StateBatch(*(self._ints([getattr(f, name) for f in flushes]) for name in columns)))
 
     def _decode(self, planned: Sequence[DecodeRow]) -> Results:
@@ -130,7 +130,7 @@ class Executor:
             crossed = lengths - lengths % PAGE_SIZE - (lengths - replay)
             slots = self._ints([row.state_slot for row in planned])
             targets = self._ints([row.snapshot_slot for row in planned])
-            state = StateBatch(slots, replay, crossed.clamp(min=0), targets)
+            state = StateBatch(slots, replay, crossed.clamp(min=0), targets, rows)
         return ForwardBatch(
             ids=ids.flatten(),
             positions=positions.clamp(max=self.rows.max_model_len - 1).flatten(),
@@ -188,7 +188,7 @@ class Executor:
         state = None
         if self.memory.states is not None:
             zeros = torch.zeros_like(rows)
-            state = StateBatch(self._ints([row.state_slot for row in planned]), zeros, zeros, zeros)
+            state = StateBatch(self._ints([row.state_slot for row in planned]), zeros, zeros, zeros, rows)
         return ForwardBatch(
             ids=self.rows.history[rows[owner], where],
             positions=where,

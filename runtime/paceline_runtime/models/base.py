@@ -21,7 +21,7 @@ class ModelShape:
     """The sizes that caches, planner and proposers need.
 
     `attention_layers` holds the layer indices that keep K/V, in order; their position in it is the index into the pages.
-    `state_bytes_per_slot` is 0 for targets without recurrent state.
+    `state_bytes_per_slot` and `journal_row_bytes`, of one verified row, are 0 for targets without recurrent state.
     """
 
     family: str
@@ -34,6 +34,7 @@ class ModelShape:
     max_positions: int
     eos_ids: tuple[int, ...]
     state_bytes_per_slot: int = 0
+    journal_row_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -63,8 +64,9 @@ class TargetModel(Protocol):
         """Logits [M, vocab_size] of normed hidden rows [M, H]; rows of a padded head are cut off. Proposers share them."""
         ...
 
-    def make_states(self, num_slots: int, journal_rows: int) -> StatePool | None:
-        """A pool of recurrent states with journals of up to `journal_rows` rows a slot; None for targets without any."""
+    def make_states(self, num_slots: int, num_rows: int, journal_rows: int) -> StatePool | None:
+        """A pool of `num_slots` recurrent states, and a journal of up to `journal_rows` rows for each of `num_rows` request
+        rows, dummies included; None for targets without recurrent state."""
         ...
 
     def memory_bytes(self) -> int:

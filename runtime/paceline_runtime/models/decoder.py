@@ -166,7 +166,7 @@ class DenseDecoder:
         """Logits [M, vocab_size] of normed hidden rows [M, H]."""
         return self._head(hidden)
 
-    def make_states(self, num_slots: int, journal_rows: int) -> None:
+    def make_states(self, num_slots: int, num_rows: int, journal_rows: int) -> None:
         """None: dense decoders keep no recurrent state."""
 
     def memory_bytes(self) -> int:

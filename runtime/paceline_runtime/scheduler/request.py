@@ -138,6 +138,7 @@ class DecodeRow:
 class Flush:
     """Replay a request that ended: write the state after `snapshot_rows` of its `replay_rows` rows to `snapshot_slot`."""
 
+    row: int
     state_slot: int
     replay_rows: int
     snapshot_rows: int

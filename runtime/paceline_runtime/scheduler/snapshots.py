@@ -100,7 +100,7 @@ class Snapshots:
         if is_over and request.pending_snapshot is not None:
             pending = request.pending_snapshot
             if not pending.is_launched and len(request.nodes) * PAGE_SIZE >= pending.boundary:
-                self._flushes.append(Flush(request.state_slot, num_rows, pending.num_rows, pending.slot))
+                self._flushes.append(Flush(request.row, request.state_slot, num_rows, pending.num_rows, pending.slot))
             self._settle(request)
 
     def leave(self, request: Request) -> None:
