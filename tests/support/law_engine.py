@@ -22,8 +22,8 @@ MAX_MODEL_LEN = 448
 
 def make_engine(target: TargetModel, proposer: Proposer | None = None, *, max_model_len=MAX_MODEL_LEN, decode=None, **options):
     """An engine around a loaded target; `options` are EngineConfig's."""
-    fields = dict(model_path="tiny", memory_bytes=1 << 30, max_running_req=4, overlap=False)
-    return assemble(EngineConfig(**{**fields, **options}), target, proposer, max_model_len, decode)
+    fields = dict(model_path="tiny", memory_bytes=1 << 30, max_running_req=4, overlap=False, max_model_len=max_model_len)
+    return assemble(EngineConfig(**{**fields, **options}), target, proposer, decode)
 
 
 def record_plans(engine: Engine) -> list[StepPlan]:

@@ -15,7 +15,8 @@ from paceline_runtime.config import EngineConfig
 from paceline_runtime.engine.budget import PrefillBudget
 from paceline_runtime.engine.core import Engine, EngineInfo
 from paceline_runtime.engine.executor import Executor
-from paceline_runtime.engine.memory import MemoryPlan, plan_memory
+from paceline_runtime.engine.memory import MemoryPlan, budget_bytes, plan_memory
+from paceline_runtime.engine.preflight import refuse_early
 from paceline_runtime.engine.rows import Rows
 from paceline_runtime.engine.warmup import warm_up
 from paceline_runtime.loaders import load_target
@@ -42,6 +43,8 @@ def build_engine(config: EngineConfig, on_progress: Progress | None = None, deco
         torch.set_num_threads(config.threads)
     device = pick_device(config.device)
     dtype = pick_dtype(config.dtype, device)
+    if not config.dummy_weights:
+        refuse_early(config, dtype, budget_bytes(config, device=device))
     report("loading the target", 0.0)
     target = load_target(
         config.model_path,
@@ -50,23 +53,19 @@ def build_engine(config: EngineConfig, on_progress: Progress | None = None, deco
         on_progress=lambda done, total: report("loading the target", 0.8 * done / max(total, 1)),
         dummy=config.dummy_weights,
     )
-    max_model_len = config.max_model_len or target.shape.max_positions
-    if max_model_len > target.shape.max_positions:
-        raise ValueError(f"--max-model-len {max_model_len} is beyond the {target.shape.max_positions} positions of the model")
     report("loading the draft", 0.8)
-    proposer = load_proposer(config, target, max_model_len)
-    engine = assemble(config, target, proposer, max_model_len, decode)
+    proposer = load_proposer(config, target, config.max_model_len or target.shape.max_positions)
+    engine = assemble(config, target, proposer, decode)
     report("warming up", 0.9)
     warm_up(engine)
     report("ready", 1.0)
     return engine
 
 
-def assemble(
-    config: EngineConfig, target: TargetModel, proposer: Proposer | None, max_model_len: int, decode: Decode | None = None
-) -> Engine:
+def assemble(config: EngineConfig, target: TargetModel, proposer: Proposer | None, decode: Decode | None = None) -> Engine:
     """Plan memory, allocate it and wire an engine around a loaded target and proposer."""
-    plan = plan_memory(config, target, proposer, max_model_len)
+    plan = plan_memory(config, target, proposer)
+    max_model_len = plan.max_model_len
     num_steps = proposer.num_steps if proposer else 0
     lag = 1 if config.overlap else 0
     pages = PageStore(
@@ -78,24 +77,24 @@ def assemble(
         device=target.device,
         planes=proposer.planes if proposer else (),
     )
-    states = target.make_states(plan.num_state_slots, 1 + num_steps) if plan.num_state_slots else None
+    states = (
+        target.make_states(plan.num_state_slots, config.max_running_req + 1, 1 + num_steps) if plan.num_state_slots else None
+    )
     rows = Rows(config.max_running_req + 1, max_model_len, slack=2 + num_steps, device=target.device)
     if proposer is not None:
         proposer.bind(pages.planes, config.max_running_req + 1)
-    scheduler = Scheduler(_scheduler_config(config, target, plan, max_model_len, num_steps, lag), decode)
+    scheduler = Scheduler(_scheduler_config(config, target, plan, num_steps, lag), decode)
     executor = Executor(target, TargetMemory(pages, states), rows, proposer)
     info = EngineInfo(target.shape.family, target.shape.vocab_size, max_model_len, plan.table())
     budget = PrefillBudget(config.max_prefill_tokens, fixed_tokens=config.decode_prefill_tokens)
     return Engine(scheduler, executor, info, budget, lag=lag)
 
 
-def _scheduler_config(
-    config: EngineConfig, target: TargetModel, plan: MemoryPlan, max_model_len: int, num_steps: int, lag: int
-) -> SchedulerConfig:
+def _scheduler_config(config: EngineConfig, target: TargetModel, plan: MemoryPlan, num_steps: int, lag: int) -> SchedulerConfig:
     return SchedulerConfig(
         num_pages=plan.num_pages,
         max_running=config.max_running_req,
-        max_model_len=max_model_len,
+        max_model_len=plan.max_model_len,
         num_steps=num_steps,
         max_steps_in_flight=1 + lag,
         num_state_slots=plan.num_state_slots,

@@ -6,13 +6,13 @@ the target and the proposer are in memory and are asked what they take.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 
 import torch
 
 from paceline_runtime.batch import PAGE_SIZE
 from paceline_runtime.config import EngineConfig
+from paceline_runtime.engine.host_memory import host_free_bytes
 from paceline_runtime.models.base import TargetModel
 from paceline_runtime.speculative.base import Proposer
 
@@ -23,6 +23,7 @@ class MemoryPlan:
 
     num_pages: int
     num_state_slots: int
+    max_model_len: int
     parts: tuple[tuple[str, int], ...]
 
     @property
@@ -33,38 +34,55 @@ class MemoryPlan:
     def table(self) -> str:
         """The plan for people, one part a line."""
         lines = [f"{name:<28} {size / 2**20:>12,.1f} MiB" for name, size in (*self.parts, ("together", self.total_bytes))]
-        return "\n".join([f"{self.num_pages - 1} pages of {PAGE_SIZE} tokens", *lines])
+        head = f"context of {self.max_model_len} tokens, {self.num_pages - 1} pages of {PAGE_SIZE} tokens"
+        return "\n".join([head, *lines])
 
 
-def plan_memory(config: EngineConfig, target: TargetModel, proposer: Proposer | None, max_model_len: int) -> MemoryPlan:
+def plan_memory(config: EngineConfig, target: TargetModel, proposer: Proposer | None) -> MemoryPlan:
     """Size the cache: an explicit `num_pages` as given, else what the budget holds after everything else.
 
     Without a limit the cache would take all memory: it never gets more pages than `max_running_req` full contexts and as many
-    again of cached prefixes can use. ValueError when not even one full context fits, with what is short and what to change.
+    again of cached prefixes can use. Without `max_model_len` the context is the model's, or what fits. ValueError when not
+    even one full context fits, with what is short and what to change.
     """
-    num_steps = proposer.num_steps if proposer else 0
-    slots = 1 + config.max_running_req * 5 if target.shape.state_bytes_per_slot else 0
     page_bytes = bytes_per_page(target, proposer)
-    fixed = (
-        ("target weights", target.memory_bytes()),
-        ("draft weights and rings", proposer.memory_bytes() if proposer else 0),
-        ("recurrent states", slots * target.shape.state_bytes_per_slot),
-        ("token history", (config.max_running_req + 1) * (max_model_len + 2 + num_steps) * 8),
-        ("step temporaries", _temporary_bytes(config, target, num_steps)),
-    )
-    least = 1 + pages_for(max_model_len)
-    most = 1 + 2 * config.max_running_req * pages_for(max_model_len)
-    num_pages = (
-        config.num_pages + 1 if config.num_pages is not None else min(most, _affordable(config, target, fixed, page_bytes))
-    )
-    if num_pages < least:
+    longest = config.max_model_len or target.shape.max_positions
+    fixed = _fixed_parts(config, target, proposer, longest)
+    affordable = max(budget_bytes(config, target) - sum(size for _, size in fixed), 0) // page_bytes
+    wanted = 1 + 2 * config.max_running_req * pages_for(longest)
+    num_pages = config.num_pages + 1 if config.num_pages is not None else min(wanted, affordable)
+    if config.max_model_len is None:
+        longest = min(longest, (num_pages - 1) * PAGE_SIZE)
+    least = 1 + pages_for(longest)
+    if num_pages < max(least, 2):
         missing = (least - num_pages) * page_bytes
         raise ValueError(
-            f"one context of {max_model_len} tokens needs {least - 1} pages, but {max(num_pages - 1, 0)} fit: "
+            f"one context of {longest} tokens needs {least - 1} pages, but {max(num_pages - 1, 0)} fit: "
             f"{missing / 2**20:,.0f} MiB are short. Lower --max-model-len or --max-running-requests, or raise "
             "--memory-ratio, --memory-bytes or --num-pages"
         )
-    return MemoryPlan(num_pages, slots, (*fixed, ("K/V and context pages", num_pages * page_bytes)))
+    slots = _num_state_slots(config, target)
+    return MemoryPlan(num_pages, slots, longest, (*fixed, ("K/V and context pages", num_pages * page_bytes)))
+
+
+def _fixed_parts(
+    config: EngineConfig, target: TargetModel, proposer: Proposer | None, max_model_len: int
+) -> tuple[tuple[str, int], ...]:
+    num_steps = proposer.num_steps if proposer else 0
+    slots = _num_state_slots(config, target)
+    return (
+        ("target weights", target.memory_bytes()),
+        ("draft weights and rings", proposer.memory_bytes() if proposer else 0),
+        ("recurrent states", slots * target.shape.state_bytes_per_slot),
+        ("journal", (config.max_running_req + 1) * (1 + num_steps) * target.shape.journal_row_bytes),
+        ("token history", (config.max_running_req + 1) * (max_model_len + 4 + num_steps) * 8),
+        ("step temporaries", _temporary_bytes(config, target, num_steps)),
+    )
+
+
+def _num_state_slots(config: EngineConfig, target: TargetModel) -> int:
+    """The dummy, and per running request a live state, the next snapshot and three kept ones."""
+    return 1 + config.max_running_req * 5 if target.shape.state_bytes_per_slot else 0
 
 
 def bytes_per_page(target: TargetModel, proposer: Proposer | None) -> int:
@@ -89,13 +107,15 @@ def _temporary_bytes(config: EngineConfig, target: TargetModel, num_steps: int) 
     return rows * shape.vocab_size * 4 * 4 + activation_bytes
 
 
-def _affordable(config: EngineConfig, target: TargetModel, fixed: tuple[tuple[str, int], ...], page_bytes: int) -> int:
-    taken = sum(size for _, size in fixed)
+def budget_bytes(config: EngineConfig, target: TargetModel | None = None, device: torch.device | None = None) -> int:
+    """What everything together may take: `memory_bytes`, or `memory_ratio` of what is free once a loaded target is counted."""
     if config.memory_bytes is not None:
-        return max(config.memory_bytes - taken, 0) // page_bytes
-    if target.device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(target.device)
-        already = target.memory_bytes()  # loaded: no longer part of what is free
-        return max(int((free + already) * config.memory_ratio) - taken, 0) // page_bytes
-    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return max(int((free + target.memory_bytes()) * config.memory_ratio) - taken, 0) // page_bytes
+        return config.memory_bytes
+    device = target.device if target is not None else device
+    assert device is not None, "a budget is of a device"
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+    else:
+        free = host_free_bytes()
+    loaded = target.memory_bytes() if target is not None else 0
+    return int((free + loaded) * config.memory_ratio)

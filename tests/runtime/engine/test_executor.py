@@ -112,7 +112,9 @@ def test_stop_strings_across_tokens_and_runs(target, overlap):
 def test_counters_add_up(target):
     """What the engine counts is what the requests were told."""
     engine = make_engine(target, NgramProposer(3), overlap=True)
-    answers = run(engine, {name: (PROMPT * size, SamplingParams(max_tokens=60, ignore_eos=True)) for name, size in (("a", 1), ("b", 12))})
+    answers = run(
+        engine, {name: (PROMPT * size, SamplingParams(max_tokens=60, ignore_eos=True)) for name, size in (("a", 1), ("b", 12))}
+    )
     stats = engine.stats()
 
     assert sum(len(answer.token_ids) for answer in answers.values()) == stats.generated_tokens

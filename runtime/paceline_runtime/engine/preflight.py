@@ -1,0 +1,46 @@
+"""What can be refused before tens of gigabytes are read: the rules of compatibility and the memory plan, from headers.
+
+Called by `build` first of all. The rules are the table that `paceline check` and admission use; the arithmetic is `paceline
+plan`'s.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from paceline_compat import Options, PlanOptions, inspect_pair, plan
+from paceline_runtime.config import EngineConfig
+
+
+def refuse_early(config: EngineConfig, dtype: torch.dtype, budget_bytes: int) -> None:
+    """Raise ValueError with everything that is wrong with the pair, or with what is short in `budget_bytes`."""
+    options = Options(
+        algorithm=config.speculative_algorithm,
+        num_steps=config.speculative_num_steps,
+        max_model_len=config.max_model_len,
+        cache_type=config.cache_type,
+    )
+    found = inspect_pair(config.model_path, config.speculative_draft_model_path, options)
+    if not found.verdict.fits:
+        raise ValueError("\n".join(str(problem) for problem in found.verdict.errors))
+    assert found.target is not None, "a verdict that fits read its target"
+    needed = plan(
+        budget_bytes,
+        found.target,
+        found.draft,
+        PlanOptions(
+            algorithm=config.speculative_algorithm,
+            num_steps=config.speculative_num_steps,
+            dtype=str(dtype).removeprefix("torch."),
+            max_running=config.max_running_req,
+            max_model_len=config.max_model_len or min(found.target.max_positions, LEAST_CONTEXT),
+            max_prefill_tokens=config.max_prefill_tokens,
+            num_pages=config.num_pages,
+        ),
+    )
+    if not needed.fits:
+        raise ValueError(f"the model does not fit:\n{needed.to_text()}")
+
+
+LEAST_CONTEXT = 4096
+"""Without --max-model-len the context is what fits, but a model that cannot hold this much is refused."""

@@ -1,0 +1,86 @@
+"""What the plan said is what the process uses, and a plan that cannot fit says by how much and what to change."""
+
+import pytest
+import torch
+from tiny_models import save_tiny
+
+from paceline_compat import PlanOptions, plan, read_target
+from paceline_runtime.config import EngineConfig
+from paceline_runtime.engine.build import assemble, build_engine
+from paceline_runtime.engine.host_memory import host_free_bytes
+from paceline_runtime.speculative.ngram import NgramProposer
+
+
+def _config(**options):
+    return EngineConfig(**{**dict(model_path="tiny", memory_bytes=1 << 30, max_model_len=300), **options})
+
+
+def test_the_stores_are_as_large_as_planned(target):
+    """Every planned part that is a store is asked for its bytes."""
+    engine = assemble(_config(), target, NgramProposer(3))
+    from paceline_runtime.engine.memory import plan_memory
+
+    parts = dict(plan_memory(_config(), target, NgramProposer(3)).parts)
+
+    assert parts["target weights"] == target.memory_bytes()
+    assert parts["K/V and context pages"] == engine.executor.memory.pages.memory_bytes()
+    assert abs(parts["token history"] - engine.executor.rows.memory_bytes()) < 256
+
+
+def test_the_plan_from_headers_agrees_with_the_loaded_one(tmp_path):
+    """`paceline plan` and the engine give the same weights, pages and history for the same budget."""
+    path = save_tiny("qwen3", tmp_path, dtype=torch.float32)
+    options = dict(memory_bytes=3 << 20, max_model_len=300, dtype="float32", max_running_req=3, max_prefill_tokens=64)
+    engine = build_engine(EngineConfig(model_path=str(path), **options))
+    said = plan(
+        3 << 20,
+        read_target(str(path)),
+        None,
+        PlanOptions(dtype="float32", max_running=3, max_model_len=300, max_prefill_tokens=64),
+    )
+    rows = {row.name: row.num_bytes for row in said.rows}
+
+    assert rows["target weights"] == engine.executor.target.memory_bytes()
+    assert said.page_bytes * engine.executor.memory.pages.num_pages == engine.executor.memory.pages.memory_bytes()
+    assert abs(rows["token history"] - engine.executor.rows.memory_bytes()) < 256
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (dict(num_pages=3), "needs 5 pages, but 3 fit"),
+        (dict(memory_bytes=1 << 20), "MiB are short.*--max-model-len"),
+    ],
+)
+def test_too_little_memory_says_how_much_and_what_to_change(target, options, words):
+    """Before anything is allocated."""
+    with pytest.raises(ValueError, match=words):
+        assemble(_config(**options), target, None)
+
+
+def test_without_a_length_the_context_is_what_fits(target):
+    """The model's 512 positions where memory allows, fewer pages otherwise."""
+    assert 512 == assemble(_config(max_model_len=None), target, None).info.max_model_len
+    assert 192 == assemble(_config(max_model_len=None, num_pages=3), target, None).info.max_model_len
+
+
+@pytest.mark.parametrize(("limit", "expected"), [("max", 4096 * 1024), ("3000000", 1_000_000), (None, 4096 * 1024)])
+def test_a_containers_limit_counts(tmp_path, limit, expected):
+    """The smaller of what the kernel calls available and what the container may still take."""
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/meminfo").write_text("MemTotal: 9999 kB\nMemAvailable: 4096 kB\n")
+    (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
+    if limit is not None:
+        (tmp_path / "sys/fs/cgroup/memory.max").write_text(f"{limit}\n")
+        (tmp_path / "sys/fs/cgroup/memory.current").write_text("2000000\n")
+
+    assert expected == host_free_bytes(tmp_path)
+
+
+def test_a_misfit_is_refused_before_loading(tmp_path):
+    """By the table of rules, all problems at once, and by the plan."""
+    path = str(save_tiny("llama", tmp_path))
+    with pytest.raises(ValueError, match=r"options\.max_model_len: 9999"):
+        build_engine(EngineConfig(model_path=path, max_model_len=9999))
+    with pytest.raises(ValueError, match=r"does not fit(.|\n)*MiB are short"):
+        build_engine(EngineConfig(model_path=path, memory_bytes=1 << 20, dtype="float32"))
