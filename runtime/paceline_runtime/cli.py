@@ -16,7 +16,13 @@ EXIT_USAGE = 2
 MODULES = {
     "serve": "paceline_runtime.server.command",
     "demo": "paceline_runtime.demo",
+    "check": "paceline_compat.check_command",
+    "plan": "paceline_compat.plan_command",
+    "fetch": "paceline_runtime.fetch",
+    "draft": "paceline_runtime.speculative.dflash.init",
 }
+# Commands whose name has a second word.
+ACTIONS = {"draft": ("init",)}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -24,7 +30,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     name = _parser().parse_args(words[:1]).command
     module = importlib.import_module(MODULES[name])
-    parser = argparse.ArgumentParser(prog=f"paceline {name}", description=module.__doc__)
+    parser = argparse.ArgumentParser(prog=f"paceline {name}")
+    if name in ACTIONS:
+        parser.add_argument("action", choices=ACTIONS[name])
     module.add_arguments(parser)
     try:
         return int(module.run(parser.parse_args(words[1:])))
@@ -40,4 +48,8 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     commands.add_parser("serve", help="serve a model over the OpenAI API")
     commands.add_parser("demo", help="watch a small model answer on this machine's CPU")
+    commands.add_parser("check", help="say whether a draft fits a target, from headers")
+    commands.add_parser("plan", help="show the memory that a target and draft take on a device")
+    commands.add_parser("fetch", help="put a model's files into a folder")
+    commands.add_parser("draft", help="draft init: write a random DFlash 2 draft that fits a target")
     return parser

@@ -104,7 +104,7 @@ class FakeEngine:
     def step(self) -> list[Tokens]:
         """Every request that is not silent moves on."""
         for script in self.running.values():
-            if script.num_tokens > 3:
+            if script.num_tokens == 4:
                 _misbehave(script.prompt)
         outputs = [self._advance(script) for script in list(self.running.values()) if not script.is_silent]
         with self.changed:

@@ -106,7 +106,7 @@ class EngineClient:
         if self.failure is None:
             self.failure = reason
         for request_id, call in list(self._calls.items()):
-            self._deliver(call, request_id, messages.Failed(self.failure))
+            self._deliver(call, request_id, messages.Failed(f"the engine failed: {self.failure}"))
         self.failed.set()
 
     def cut_off(self, reason: str) -> None:

@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncGenerator, Callable
 
 from paceline_runtime import messages
-from paceline_runtime.errors import EngineDiedError, Problem, RequestError
+from paceline_runtime.errors import Problem, RequestError, UnavailableError
 from paceline_runtime.server.answers import Answer, Piece, usage_of
 from paceline_runtime.server.engine_client import Call, EngineClient, Event
 from paceline_runtime.server.formats import Format, Json
@@ -80,7 +80,7 @@ class Generation:
             case messages.Refused():
                 raise RequestError([Problem(event.param, event.message, event.code)])
             case messages.Failed():
-                raise EngineDiedError(f"the engine failed: {event.message}")
+                raise UnavailableError(event.message)
 
     def _measure(self, index: int, num_tokens: int) -> None:
         if not num_tokens:

@@ -1,0 +1,108 @@
+"""What is around every request: keys, ids, keep-alive, probes and metrics."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+from live_server import MODEL, running
+from prometheus_client.parser import text_string_to_metric_families
+
+COMPLETIONS = "/v1/completions"
+BODY = {"model": MODEL, "prompt": "x", "max_tokens": 7}
+
+
+def _samples(http: httpx.Client) -> dict[str, float]:
+    """Every sample of `/metrics`, labels in the name as they are written."""
+    families = text_string_to_metric_families(http.get("/metrics").text)
+    return {
+        sample.name + "".join(f"{{{key}={value}}}" for key, value in sample.labels.items()): sample.value
+        for family in families
+        for sample in family.samples
+    }
+
+
+def test_with_keys_only_their_holders_get_answers() -> None:
+    """Any of several keys; everything under /v1 is closed, probes and metrics are open."""
+    with running(api_keys=("first", "zweiter")) as server, httpx.Client(base_url=server.url) as http:
+        for key, status in [("first", 200), ("zweiter", 200), ("firs", 401), ("first2", 401)]:
+            assert http.get("/v1/models", headers={"authorization": f"Bearer {key}"}).status_code == status
+        refused = http.post(COMPLETIONS, json=BODY)
+
+        assert refused.status_code == 401
+        assert refused.headers["www-authenticate"] == "Bearer"
+        assert refused.json()["error"]["code"] == "invalid_api_key"
+        for header in ("Basic first", "Bearer", "first"):
+            assert http.get("/v1/models", headers={"authorization": header}).status_code == 401
+        assert {http.get(path).status_code for path in ("/livez", "/readyz", "/metrics")} == {200}
+
+
+def test_request_ids_are_echoed_or_made(http: httpx.Client) -> None:
+    """Sane ones only: the id goes into logs."""
+    given = http.get("/v1/models", headers={"x-request-id": "trace-1"}).headers["x-request-id"]
+    made = http.get("/v1/models", headers={"x-request-id": "a b\tc" * 50}).headers["x-request-id"]
+
+    assert given == "trace-1"
+    assert made.isalnum()
+    assert http.get("/nowhere").headers["x-request-id"] != made
+
+
+def test_a_silent_stream_is_kept_alive(tmp_path: Path) -> None:
+    """While the engine works on something long, empty chunks keep proxies from giving up; they parse like others."""
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    with running(keepalive_s=0.02) as server, httpx.Client(base_url=server.url, timeout=60) as http:
+        body = {**BODY, "prompt": f"gate:{gate}", "stream": True}
+        with http.stream("POST", COMPLETIONS, json=body) as stream:
+            lines = (line for line in stream.iter_lines() if line)
+            for line in lines:
+                if '"text":""' in line:
+                    break
+            gate.write_text("")
+            rest = list(lines)
+
+    assert rest[-1] == "data: [DONE]"
+    assert '"finish_reason":"length"' in rest[-2]
+
+
+def test_metrics_count_requests_tokens_and_drafts() -> None:
+    """One of each outcome; numbers follow from the script: a first token, then two runs of three."""
+    with running() as server, httpx.Client(base_url=server.url) as http:
+        http.post(COMPLETIONS, json=BODY).raise_for_status()
+        http.post(COMPLETIONS, json={**BODY, "max_tokens": 0})
+        with http.stream("POST", COMPLETIONS, json={**BODY, "prompt": "linger", "max_tokens": 99, "stream": True}):
+            pass
+        server.engine.until(lambda: bool(server.engine.aborted))
+        while (samples := _samples(http))["paceline_requests_running"] or samples["paceline_prompt_tokens_total"] < 7:
+            pass
+
+    assert samples["paceline_requests_total{outcome=completed}"] == 1
+    assert samples["paceline_requests_total{outcome=refused}"] == 1
+    assert samples["paceline_requests_total{outcome=disconnected}"] == 1
+    assert samples["paceline_requests_total{outcome=failed}"] == 0
+    assert samples["paceline_request_seconds_count"] == 1
+    assert samples["paceline_time_to_first_token_seconds_count"] == 2
+    assert samples["paceline_inter_token_seconds_count"] >= 6
+    assert samples["paceline_spec_tokens_per_step"] == 3
+    assert samples["paceline_spec_steps_total"] >= 2
+    assert samples["paceline_spec_accepted_tokens_total{position=1}"] <= samples["paceline_spec_steps_total"]
+    assert samples["paceline_kv_pages{state=free}"] == 256
+    assert samples["paceline_loading_fraction"] == 1
+
+
+@pytest.mark.parametrize("path", ["/livez", "/readyz"])
+def test_probes_of_a_ready_server_succeed(http: httpx.Client, path: str) -> None:
+    """What Kubernetes asks."""
+    assert http.get(path).status_code == 200
+
+
+def test_the_server_process_has_no_torch() -> None:
+    """Its memory stays small: nothing that the application imports pulls in torch or transformers."""
+
+    imports = "import sys, paceline_runtime.server.command, paceline_runtime.text.tokenizer"
+    code = f"{imports}; print('torch' in sys.modules, 'transformers' in sys.modules)"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert result.stdout.split() == ["False", "False"]
