@@ -74,3 +74,70 @@ def test_write_pages_touches_only_the_named_slots():
     assert torch.equal(keys[1, 3], k[0])
     assert torch.equal(values[2, 0], v[1])
     assert int((keys != 0).any(-1).any(-1).sum()) == 2
+
+
+@pytest.fixture
+def poisoned(monkeypatch):
+    """`torch.empty` full of NaN, so that a kernel which leaves a part of its output or workspace unwritten shows."""
+    empty = torch.empty
+
+    def filled(*args, **kwargs):
+        return empty(*args, **kwargs).fill_(math.nan)
+
+    monkeypatch.setattr(torch, "empty", filled)
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize(
+    "lengths,width,heads,kv_heads,dim,dtype",
+    [
+        ([0, 5, 63, 64], 1, 4, 2, 16, torch.float32),
+        ([130, 1], 4, 6, 2, 24, torch.float32),
+        ([61], 8, 9, 3, 40, torch.float16),
+        ([200, 0], 3, 40, 1, 16, torch.float32),
+    ],
+)
+def test_the_kernel_equals_the_dense_oracle_at_odd_shapes(lengths, width, heads, kv_heads, dim, dtype):
+    from paceline_kernels.paged_attention import kernel
+
+    q, keys, values, table, device_lengths, requests = paged(lengths, width, heads, kv_heads, dim, dtype)
+    out = kernel.verify_attention(q, keys, values, table, device_lengths, 0.3)
+    tolerance = 2e-3 if dtype == torch.float16 else 1e-5
+    for row, (k, v) in enumerate(requests):
+        assert not out[row].isnan().any()
+        expected = dense_attention(q[row], k, v, lengths[row], 0.3)
+        assert (out[row].double() - expected).norm() <= tolerance * expected.norm()
+
+
+def test_an_inert_row_does_not_disturb_the_kernel():
+    from paceline_kernels.paged_attention import kernel
+
+    q, keys, values, table, _, (request,) = paged([70], 2, 4, 2, 16, torch.float32)
+    keys[0], values[0] = 0.0, 0.0
+    q, table, lengths = q.repeat(2, 1, 1, 1), torch.cat([table, torch.zeros_like(table)]), torch.tensor([70, 0])
+    out = kernel.verify_attention(q, keys, values, table, lengths, 0.25)
+    torch.testing.assert_close(out[0].double(), dense_attention(q[0], *request, 70, 0.25), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype,tolerance", [(torch.bfloat16, 1e-2), (torch.float16, 2e-3), (torch.float32, 1e-5)])
+@pytest.mark.parametrize("width,heads,kv_heads,dim", [(1, 32, 8, 128), (8, 32, 8, 128), (8, 24, 4, 256), (8, 9, 3, 64)])
+def test_the_kernel_equals_the_reference_on_a_gpu(dtype, tolerance, width, heads, kv_heads, dim):
+    from paceline_kernels.paged_attention import kernel, reference
+
+    lengths = [0, 77, 3000, 8191]
+    q, keys, values, table, device_lengths, _ = paged(lengths, width, heads, kv_heads, dim, dtype)
+    arguments = [tensor.cuda() for tensor in (q, keys, values, table, device_lengths)]
+    wide = [tensor.double() if tensor.is_floating_point() else tensor for tensor in arguments]
+    out, expected = kernel.verify_attention(*arguments, 0.1), reference.verify_attention(*wide, 0.1)
+    assert not out.isnan().any()
+    assert (out.double() - expected).norm() <= tolerance * expected.norm()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("start,num_tokens", [(0, 513), (1024, 700)])
+def test_prefill_on_a_gpu_equals_float64(start, num_tokens):
+    q, keys, values, table, _, (request,) = paged([start], num_tokens, 8, 2, 128, torch.bfloat16)
+    out = prefill_attention(q[0].cuda(), keys.cuda(), values.cuda(), table[0].cuda(), start, 0.1).cpu()
+    expected = dense_attention(q[0], *request, start, 0.1)
+    assert (out.double() - expected).norm() <= 1e-2 * expected.norm()

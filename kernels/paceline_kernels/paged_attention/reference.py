@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 from torch.nn import functional
+from torch.nn.attention.bias import causal_lower_right
 
 
 @dataclass(frozen=True)
@@ -67,9 +68,14 @@ def verify_attention(
 
 
 def prefill_bias(num_tokens: int, start: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor | None:
-    """Additive causal mask [T, start + T] of a chunk; None at start 0, where torch's own causal flag does."""
+    """Additive causal mask [T, start + T] of a chunk; None at start 0, where torch's own causal flag does.
+
+    On a GPU it is torch's symbolic mask, under which attention stays fused: nothing of the size [T, start + T] exists.
+    """
     if start == 0:
         return None
+    if device.type == "cuda":
+        return causal_lower_right(num_tokens, start + num_tokens)
     bias = torch.full((num_tokens, start + num_tokens), -torch.inf, dtype=dtype, device=device)
     return bias.triu_(start + 1)
 
@@ -95,15 +101,11 @@ def prefill_attention(
         bias = prefill_bias(num_tokens, start, q.dtype, q.device)
     query = q.transpose(0, 1)[None]
     causal = bias is None
-    out = functional.scaled_dot_product_attention(
-        query, k, v, attn_mask=bias, is_causal=causal, scale=scale, enable_gqa=True
-    )
+    out = functional.scaled_dot_product_attention(query, k, v, attn_mask=bias, is_causal=causal, scale=scale, enable_gqa=True)
     return out[0].transpose(0, 1)
 
 
-def write_pages(
-    keys: torch.Tensor, values: torch.Tensor, slots: torch.Tensor, k: torch.Tensor, v: torch.Tensor
-) -> None:
+def write_pages(keys: torch.Tensor, values: torch.Tensor, slots: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
     """Store rows k, v [N, Hkv, D] at cache slots int64 [N]; rows that share a slot (inert ones) leave either."""
     _flat(keys).index_copy_(0, slots, k)
     _flat(values).index_copy_(0, slots, v)
