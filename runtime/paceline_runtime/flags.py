@@ -33,6 +33,7 @@ def _add_speculation(group: argparse._ArgumentGroup) -> None:
     algorithms = get_args(SpeculativeAlgorithm)
     group.add_argument("--speculative-algorithm", default="off", choices=algorithms, help="who drafts (default: off)")
     group.add_argument("--speculative-num-steps", type=int, metavar="K", help="draft tokens per step (default: the method's)")
+    group.add_argument("--speculative-adaptive", action="store_true", help="verify fewer drafts, down to none, where faster")
     group.add_argument("--speculative-draft-model-path", metavar="PATH", help="the DFlash 2 draft checkpoint")
 
 
@@ -66,6 +67,7 @@ def engine_config(args: argparse.Namespace) -> EngineConfig:
         speculative_algorithm=args.speculative_algorithm,
         speculative_num_steps=args.speculative_num_steps,
         speculative_draft_model_path=args.speculative_draft_model_path,
+        speculative_adaptive=args.speculative_adaptive,
         overlap=not args.disable_overlap,
         seed=args.seed,
         dummy_weights=args.dummy_weights,

@@ -14,6 +14,7 @@ from paceline_runtime.cache.pages import PageStore
 from paceline_runtime.config import EngineConfig
 from paceline_runtime.engine.budget import PrefillBudget
 from paceline_runtime.engine.core import Engine, EngineInfo
+from paceline_runtime.engine.depth import AdaptiveDepth, FixedDepth
 from paceline_runtime.engine.executor import Executor
 from paceline_runtime.engine.memory import MemoryPlan, budget_bytes, plan_memory
 from paceline_runtime.engine.preflight import refuse_early
@@ -77,17 +78,17 @@ def assemble(config: EngineConfig, target: TargetModel, proposer: Proposer | Non
         device=target.device,
         planes=proposer.planes if proposer else (),
     )
-    states = (
-        target.make_states(plan.num_state_slots, config.max_running_req + 1, 1 + num_steps) if plan.num_state_slots else None
-    )
-    rows = Rows(config.max_running_req + 1, max_model_len, slack=2 + num_steps, device=target.device)
+    num_rows = config.max_running_req + 1
+    states = target.make_states(plan.num_state_slots, num_rows, 1 + num_steps) if plan.num_state_slots else None
+    rows = Rows(num_rows, max_model_len, slack=2 + num_steps, device=target.device)
     if proposer is not None:
-        proposer.bind(pages.planes, config.max_running_req + 1)
+        proposer.bind(pages.planes, num_rows)
     scheduler = Scheduler(_scheduler_config(config, target, plan, num_steps, lag), decode)
     executor = Executor(target, TargetMemory(pages, states), rows, proposer)
     info = EngineInfo(target.shape.family, target.shape.vocab_size, max_model_len, plan.table())
     budget = PrefillBudget(config.max_prefill_tokens, fixed_tokens=config.decode_prefill_tokens)
-    return Engine(scheduler, executor, info, budget, lag=lag)
+    depth = AdaptiveDepth(num_steps) if config.speculative_adaptive and num_steps else FixedDepth(num_steps)
+    return Engine(scheduler, executor, info, budget, depth, lag=lag, seed=config.seed)
 
 
 def _scheduler_config(config: EngineConfig, target: TargetModel, plan: MemoryPlan, num_steps: int, lag: int) -> SchedulerConfig:

@@ -7,7 +7,7 @@ socket and no HTTP.
 
 from __future__ import annotations
 
-import secrets
+import random
 import time
 from collections import deque
 from collections.abc import Callable
@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from paceline_kernels.counter_random import mix_seed
 from paceline_runtime.engine.budget import PrefillBudget
 from paceline_runtime.engine.counters import Counters
+from paceline_runtime.engine.depth import AdaptiveDepth, FixedDepth
 from paceline_runtime.engine.executor import Executor, Handle
 from paceline_runtime.messages import Refused, Stats, Submit, TokenLogprobs, Tokens
 from paceline_runtime.scheduler.prefix import PrefixCache
-from paceline_runtime.scheduler.request import Request, StepPlan, make_request
+from paceline_runtime.scheduler.request import Request, StepPlan, StepResult, make_request
 from paceline_runtime.scheduler.scheduler import Commit, MustDrainError, Scheduler
 
 
@@ -40,7 +41,10 @@ class _InFlight:
 
 
 class Engine:
-    """One target, its proposer, and the requests they serve. `lag` is how many steps may be in flight when a plan is made."""
+    """One target, its proposer, and the requests they serve.
+
+    `lag` is how many steps may be in flight when a plan is made; `seed` gives their streams to requests without one.
+    """
 
     def __init__(
         self,
@@ -48,8 +52,10 @@ class Engine:
         executor: Executor,
         info: EngineInfo,
         budget: PrefillBudget,
+        depth: FixedDepth | AdaptiveDepth,
         *,
         lag: int,
+        seed: int = 0,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.scheduler = scheduler
@@ -57,6 +63,8 @@ class Engine:
         self.info = info
         self.counters = Counters(executor.num_steps)
         self._budget = budget
+        self._depth = depth
+        self._seeds = random.Random(seed)
         self._lag = lag
         self._clock = clock
         self._in_flight: deque[_InFlight] = deque()
@@ -75,7 +83,7 @@ class Engine:
         refusal = self.scheduler.refusal(len(submit.prompt_ids), submit.params.max_tokens)
         if refusal is not None:
             return Refused(request_id=submit.request_id, code="context_length_exceeded", message=refusal, param="max_tokens")
-        seed = submit.params.seed if submit.params.seed is not None else secrets.randbits(63)
+        seed = submit.params.seed if submit.params.seed is not None else self._seeds.getrandbits(63)
         root = PrefixCache.root_name(submit.cache_salt)
         self.scheduler.add(make_request(submit, self.info.max_model_len, mix_seed(seed, submit.choice), root))
         return None
@@ -102,12 +110,13 @@ class Engine:
     def _plan(self, outputs: list[Tokens]) -> StepPlan:
         decoding, prompts = self.scheduler.num_decoding, self.scheduler.has_prompts
         tokens = self._budget.take(num_decoding=decoding, has_prompts=prompts)
+        depth = self._depth.choose(decoding) if decoding else None
         try:
-            plan = self.scheduler.plan(tokens)
+            plan = self.scheduler.plan(tokens, depth)
         except MustDrainError:
             while self._in_flight:
                 outputs += self._collect()
-            plan = self.scheduler.plan(tokens)
+            plan = self.scheduler.plan(tokens, depth)
         if plan.decode and plan.prefill:
             self._budget.spent(sum(chunk.num_tokens for chunk in plan.prefill))
         for start in plan.starts:
@@ -120,14 +129,17 @@ class Engine:
         plan = flight.handle.plan
         result = self.executor.collect(flight.handle)
         now = self._clock()
-        self._budget.measured(
-            now - max(flight.launched_s, self._last_results_s),
-            num_decoding=len(plan.decode),
-            num_prefill_tokens=sum(chunk.num_tokens for chunk in plan.prefill),
-        )
+        self._learn(plan, result, now - max(flight.launched_s, self._last_results_s))
         self._last_results_s = now
         decoded = {id(row.request) for row in plan.decode}
         return [self._tokens(commit, id(commit.request) in decoded) for commit in self.scheduler.commit(plan, result)]
+
+    def _learn(self, plan: StepPlan, result: StepResult, seconds: float) -> None:
+        """Tell the policies how long a step took and what it gave."""
+        num_prefill_tokens = sum(chunk.num_tokens for chunk in plan.prefill)
+        self._budget.measured(seconds, num_decoding=len(plan.decode), num_prefill_tokens=num_prefill_tokens)
+        accepted = [len(row.token_ids) - 1 for row in result.decode]
+        self._depth.observed(plan.depth, len(plan.decode), None if num_prefill_tokens else seconds, accepted)
 
     def _tokens(self, commit: Commit, is_verify: bool) -> Tokens:
         drafted, accepted = self.counters.committed(commit, is_verify=is_verify)

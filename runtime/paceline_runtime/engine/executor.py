@@ -60,7 +60,7 @@ class Executor:
                 self.proposer.on_release(row)
         for start in plan.starts:
             self._start(start)
-        decode = self._decode(plan.decode) if plan.decode else None
+        decode = self._decode(plan.decode, plan.depth) if plan.decode else None
         prefill = self._prefill(plan.prefill) if plan.prefill else None
         return Handle(plan, decode, prefill)
 
@@ -87,29 +87,33 @@ class Executor:
             columns = ("state_slot", "replay_rows", "snapshot_rows", "snapshot_slot", "row")
             self.memory.states.flush(StateBatch(*(self._ints([getattr(f, name) for f in flushes]) for name in columns)))
 
-    def _decode(self, planned: Sequence[DecodeRow]) -> Results:
+    def _decode(self, planned: Sequence[DecodeRow], depth: int) -> Results:
         rows = self._ints([row.row for row in planned])
         lengths = self.rows.lengths[rows]
         table = self._page_table([row.pages for row in planned])
         params = self._params(planned)
-        proposal = self._propose(rows, lengths, table, params)
-        num_drafts = (self.rows.max_model_len - 1 - lengths).clamp(min=0, max=self.num_steps)
+        proposal = self._propose(depth, rows, lengths, table, params)
+        num_drafts = (self.rows.max_model_len - 1 - lengths).clamp(min=0, max=depth)
         if proposal.num_tokens is not None:
             num_drafts = torch.minimum(num_drafts, proposal.num_tokens)
         batch = self._verify_batch(planned, rows, lengths, table, proposal, num_drafts)
         hidden = self._forward(batch)
-        logits = self._logits(hidden).view(len(planned), 1 + self.num_steps, -1)
+        logits = self._logits(hidden).view(len(planned), 1 + depth, -1)
         verdict, adjusted = self._accept(logits, proposal, num_drafts, rows, lengths, params)
         self.rows.append(rows, verdict.run, verdict.num_tokens)
         return self._results(adjusted, verdict, num_drafts, params)
 
-    def _propose(self, rows: torch.Tensor, lengths: torch.Tensor, table: torch.Tensor, params: RowParams) -> Proposal:
-        if self.proposer is None:
+    def _propose(
+        self, depth: int, rows: torch.Tensor, lengths: torch.Tensor, table: torch.Tensor, params: RowParams
+    ) -> Proposal:
+        """The first `depth` drafts of each row; the proposer itself always drafts as wide as configured."""
+        if self.proposer is None or not depth:
             return Proposal(torch.empty((len(rows), 0), dtype=torch.int64, device=self.rows.device))
         temperature = torch.where(params.greedy, 0.0, params.temperature)
-        return self.proposer.propose(
+        proposal = self.proposer.propose(
             DraftInputs(rows, self.rows.pending(rows), lengths, self.rows.history, table, temperature, params.keys)
         )
+        return proposal if depth == self.num_steps else proposal.first(depth)
 
     def _verify_batch(
         self,
@@ -121,7 +125,7 @@ class Executor:
         num_drafts: torch.Tensor,
     ) -> ForwardBatch:
         ids = torch.cat([self.rows.pending(rows)[:, None], proposal.tokens], dim=1)
-        columns = torch.arange(1 + self.num_steps, device=self.rows.device)
+        columns = torch.arange(ids.shape[1], device=self.rows.device)
         positions = lengths[:, None] + columns
         active = (columns <= num_drafts[:, None]) & (positions < self.rows.max_model_len)
         state = None
@@ -139,7 +143,7 @@ class Executor:
             rows=rows,
             page_table=table,
             lengths=lengths,
-            width=1 + self.num_steps,
+            width=ids.shape[1],
             state=state,
         )
 

@@ -33,7 +33,8 @@ class MemoryPlan:
 
     def table(self) -> str:
         """The plan for people, one part a line."""
-        lines = [f"{name:<28} {size / 2**20:>12,.1f} MiB" for name, size in (*self.parts, ("together", self.total_bytes))]
+        rows = (*self.parts, ("together", self.total_bytes))
+        lines = [f"{name:<28} {size / 2**20:>12,.1f} MiB" for name, size in rows if size]
         head = f"context of {self.max_model_len} tokens, {self.num_pages - 1} pages of {PAGE_SIZE} tokens"
         return "\n".join([head, *lines])
 
@@ -74,6 +75,7 @@ def _fixed_parts(
         ("target weights", target.memory_bytes()),
         ("draft weights and rings", proposer.memory_bytes() if proposer else 0),
         ("recurrent states", slots * target.shape.state_bytes_per_slot),
+        ("journals", (config.max_running_req + 1) * (1 + num_steps) * target.shape.journal_row_bytes),
         ("journal", (config.max_running_req + 1) * (1 + num_steps) * target.shape.journal_row_bytes),
         ("token history", (config.max_running_req + 1) * (max_model_len + 4 + num_steps) * 8),
         ("step temporaries", _temporary_bytes(config, target, num_steps)),

@@ -20,7 +20,7 @@ from paceline_runtime.scheduler.slots import SlotPool
 PAGE_SIZE = 64
 _HASH_BYTES = 16
 _PAGES_PER_UNIT_OF_COST = 2
-"""Pages of context that add a first page's cost once more: attention grows with them, and so does what a lost tail makes wait."""
+"""Pages of context that add a first page's cost once more: attention grows with them, and so does the wait for a lost tail."""
 
 
 @dataclass(slots=True, eq=False)

@@ -147,13 +147,14 @@ class Flush:
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """What one step does, in this order: flushes, releases, starts, decode, prefill."""
+    """What one step does, in this order: flushes, releases, starts, decode with `depth` drafts a row, prefill."""
 
     flushes: tuple[Flush, ...] = ()
     released: tuple[int, ...] = ()
     starts: tuple[Start, ...] = ()
     decode: tuple[DecodeRow, ...] = ()
     prefill: tuple[PrefillRow, ...] = ()
+    depth: int = 0
 
     @property
     def is_empty(self) -> bool:

@@ -125,8 +125,9 @@ class Scheduler:
         """Whether any request still has prompt tokens to compute."""
         return bool(self.waiting) or self.num_decoding < len(self.running)
 
-    def plan(self, prefill_budget: int) -> StepPlan:
-        """The next step: all decoding requests, and up to `prefill_budget` prompt tokens of the others.
+    def plan(self, prefill_budget: int, depth: int | None = None) -> StepPlan:
+        """The next step: all decoding requests with `depth` drafts each (None: as configured), and up to `prefill_budget`
+        prompt tokens of the others.
 
         Raises MustDrainError (nothing changed) when pages ran out while steps are in flight.
         """
@@ -143,6 +144,7 @@ class Scheduler:
             starts=tuple(starts),
             decode=tuple(decode),
             prefill=tuple(prefill),
+            depth=self.config.num_steps if depth is None else depth,
         )
 
     def _plan_decode(self) -> list[DecodeRow]:

@@ -40,6 +40,15 @@ class Proposal:
     q: torch.Tensor | None = None
     num_tokens: torch.Tensor | None = None
 
+    def first(self, depth: int) -> Proposal:
+        """The first `depth` drafts of each row."""
+        return Proposal(
+            self.tokens[:, :depth],
+            None if self.candidates is None else self.candidates[:, :depth],
+            None if self.q is None else self.q[:, :depth],
+            self.num_tokens,
+        )
+
 
 @dataclass(frozen=True)
 class DraftInputs:

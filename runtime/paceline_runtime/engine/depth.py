@@ -1,0 +1,76 @@
+"""How many drafts a step verifies: fixed, or chosen per step from what acceptance and steps were measured to be.
+
+Called by the engine before each plan and told of every step's results. It knows no request and reads no clock. Only the
+verify is shortened: the draft's rows depend on its width, so it always runs as wide as configured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+_MEMORY = 0.9
+"""Weight of the past in running means: about ten steps."""
+_EXPLORE_EVERY = 48
+"""Steps between trials of a depth whose figures may be stale: at most one step in 48 is not the best known one."""
+
+
+class FixedDepth:
+    """Always the configured depth."""
+
+    def __init__(self, num_steps: int) -> None:
+        self._num_steps = num_steps
+
+    def choose(self, num_decoding: int) -> int:
+        """Drafts to verify in the next step of `num_decoding` rows."""
+        return self._num_steps
+
+    def observed(self, depth: int, num_decoding: int, seconds: float | None, accepted_drafts: Sequence[int]) -> None:
+        """Nothing to learn."""
+
+
+class AdaptiveDepth:
+    """The depth with the most tokens per second, from the running acceptance of each position and the time of each depth.
+
+    Tokens per step at depth d are 1 + sum of P(draft i is accepted) for i up to d. Times are kept per depth and power of two
+    of rows. A depth not measured yet is tried first, deepest first; later a neighbour of the best is tried now and then, so
+    that depth 0 is left again when the text becomes predictable.
+    """
+
+    def __init__(self, num_steps: int) -> None:
+        self._depths = sorted({0, 1, min(3, num_steps), num_steps})
+        self._reached = [0.5] * num_steps
+        self._seconds: dict[tuple[int, int], float] = {}
+        self._num_choices = 0
+
+    def choose(self, num_decoding: int) -> int:
+        """Drafts to verify in the next step of `num_decoding` rows."""
+        self._num_choices += 1
+        bucket = num_decoding.bit_length()
+        unknown = [depth for depth in self._depths if (bucket, depth) not in self._seconds]
+        if unknown:
+            return unknown[-1]
+        best = max(self._depths, key=lambda depth: self._tokens(depth) / self._seconds[bucket, depth])
+        if self._num_choices % _EXPLORE_EVERY == 0:
+            return self._neighbour(best)
+        return best
+
+    def observed(self, depth: int, num_decoding: int, seconds: float | None, accepted_drafts: Sequence[int]) -> None:
+        """A step verified `depth` drafts of each row and accepted so many; `seconds` None when it also did other work."""
+        if seconds is not None and num_decoding:
+            key = (num_decoding.bit_length(), depth)
+            self._seconds[key] = _mean(self._seconds.get(key), seconds)
+        for position in range(depth):
+            share = sum(accepted > position for accepted in accepted_drafts) / max(len(accepted_drafts), 1)
+            self._reached[position] = _mean(self._reached[position], share)
+
+    def _tokens(self, depth: int) -> float:
+        return 1.0 + sum(self._reached[:depth])
+
+    def _neighbour(self, best: int) -> int:
+        index = self._depths.index(best)
+        up = self._num_choices // _EXPLORE_EVERY % 2 == 0
+        return self._depths[min(index + 1, len(self._depths) - 1) if up or index == 0 else index - 1]
+
+
+def _mean(past: float | None, now: float) -> float:
+    return now if past is None else _MEMORY * past + (1.0 - _MEMORY) * now
