@@ -14,7 +14,7 @@ TIMEOUT_S = 60
 
 
 class Served:
-    """A running `fake_serve.py` and the address it said it listens on."""
+    """A running server and the address it said it listens on."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
@@ -47,9 +47,22 @@ class Served:
 @contextlib.contextmanager
 def served(factory: str = "build_fake_engine", *flags: str, model: str = "fake") -> Iterator[Served]:
     """A server with the engine that `fake_engine.FACTORY` builds."""
-    command = [sys.executable, str(SUPPORT / "fake_serve.py"), factory, "--model", model, *flags]
+    with _started([str(SUPPORT / "fake_serve.py"), factory, "--model", model, *flags]) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def served_model(model: Path, *flags: str) -> Iterator[Served]:
+    """`paceline serve` with the real engine, ready."""
+    with _started(["-m", "paceline_runtime", "serve", "--port", "0", "--model", str(model), *flags]) as server:
+        server.until("ready: ")
+        yield server
+
+
+@contextlib.contextmanager
+def _started(arguments: list[str]) -> Iterator[Served]:
     environment = {**os.environ, "PYTHONPATH": str(SUPPORT)}
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
+    with subprocess.Popen([sys.executable, *arguments], stderr=subprocess.PIPE, text=True, env=environment) as process:
         try:
             yield Served(process)
         finally:
