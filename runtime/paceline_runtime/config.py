@@ -33,6 +33,7 @@ class EngineConfig:
     max_prefill_tokens: int = 2048
     decode_prefill_tokens: int | None = None
     num_pages: int | None = None
+    num_state_slots: int | None = None
     memory_bytes: int | None = None
     memory_ratio: float = 0.9
     cache_type: CacheType = "prefix"
@@ -63,6 +64,10 @@ class EngineConfig:
             positive("max_model_len", "--max-model-len"),
             positive("max_prefill_tokens", "--max-prefill-tokens"),
             positive("num_pages", "--num-pages"),
+            (
+                self.num_state_slots is None or self.num_state_slots >= 2 * self.max_running_req,
+                "--num-state-slots must be at least twice --max-running-requests: a live state and the next snapshot each",
+            ),
             positive("memory_bytes", "--memory-bytes"),
             positive("speculative_num_steps", "--speculative-num-steps"),
             positive("threads", "--threads"),

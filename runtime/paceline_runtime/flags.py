@@ -45,6 +45,9 @@ def _add_batching(group: argparse._ArgumentGroup) -> None:
         "--max-prefill-tokens", type=int, default=2048, metavar="N", help="prompt tokens per step (default: 2048)"
     )
     group.add_argument("--num-pages", type=int, metavar="N", help="K/V pages of 64 tokens (default: from the memory plan)")
+    group.add_argument(
+        "--num-state-slots", type=int, metavar="N", help="recurrent states of hybrid models, live ones and snapshots together"
+    )
     group.add_argument("--memory-bytes", type=size_bytes, metavar="SIZE", help="what the plan may use, e.g. 16G")
     group.add_argument("--memory-ratio", type=float, default=0.9, help="share of free memory the plan may use (default: 0.9)")
     group.add_argument("--cache-type", default="prefix", choices=("prefix", "naive"), help="reuse of prompts (default: prefix)")
@@ -61,6 +64,7 @@ def engine_config(args: argparse.Namespace) -> EngineConfig:
         max_model_len=args.max_model_len,
         max_prefill_tokens=args.max_prefill_tokens,
         num_pages=args.num_pages,
+        num_state_slots=args.num_state_slots,
         memory_bytes=args.memory_bytes,
         memory_ratio=args.memory_ratio,
         cache_type=args.cache_type,

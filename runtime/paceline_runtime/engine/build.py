@@ -7,6 +7,7 @@ depend on the checkpoint.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 
@@ -66,9 +67,25 @@ def build_engine(config: EngineConfig, on_progress: Progress | None = None, deco
 def assemble(config: EngineConfig, target: TargetModel, proposer: Proposer | None, decode: Decode | None = None) -> Engine:
     """Plan memory, allocate it and wire an engine around a loaded target and proposer."""
     plan = plan_memory(config, target, proposer)
-    max_model_len = plan.max_model_len
     num_steps = proposer.num_steps if proposer else 0
-    lag = 1 if config.overlap else 0
+    info = EngineInfo(target.shape.family, target.shape.vocab_size, plan.max_model_len, plan.table())
+    return Engine(
+        Scheduler(_scheduler_config(config, target, plan, num_steps), decode),
+        Executor(target, *allocate(config, target, proposer, plan), proposer),
+        info,
+        PrefillBudget(config.max_prefill_tokens, fixed_tokens=config.decode_prefill_tokens),
+        AdaptiveDepth(num_steps) if config.speculative_adaptive and num_steps else FixedDepth(num_steps),
+        lag=_lag(config),
+        seed=config.seed,
+    )
+
+
+def allocate(
+    config: EngineConfig, target: TargetModel, proposer: Proposer | None, plan: MemoryPlan
+) -> tuple[TargetMemory, Rows]:
+    """The caches and per-request buffers of a plan; the proposer is bound to them."""
+    num_steps = proposer.num_steps if proposer else 0
+    num_rows = config.max_running_req + 1
     pages = PageStore(
         num_pages=plan.num_pages,
         num_layers=len(target.shape.attention_layers),
@@ -78,30 +95,44 @@ def assemble(config: EngineConfig, target: TargetModel, proposer: Proposer | Non
         device=target.device,
         planes=proposer.planes if proposer else (),
     )
-    num_rows = config.max_running_req + 1
     states = target.make_states(plan.num_state_slots, num_rows, 1 + num_steps) if plan.num_state_slots else None
-    rows = Rows(num_rows, max_model_len, slack=2 + num_steps, device=target.device)
     if proposer is not None:
         proposer.bind(pages.planes, num_rows)
-    scheduler = Scheduler(_scheduler_config(config, target, plan, num_steps, lag), decode)
-    executor = Executor(target, TargetMemory(pages, states), rows, proposer)
-    info = EngineInfo(target.shape.family, target.shape.vocab_size, max_model_len, plan.table())
-    budget = PrefillBudget(config.max_prefill_tokens, fixed_tokens=config.decode_prefill_tokens)
-    depth = AdaptiveDepth(num_steps) if config.speculative_adaptive and num_steps else FixedDepth(num_steps)
-    return Engine(scheduler, executor, info, budget, depth, lag=lag, seed=config.seed)
+    return TargetMemory(pages, states), Rows(num_rows, plan.max_model_len, slack=2 + num_steps, device=target.device)
 
 
-def _scheduler_config(config: EngineConfig, target: TargetModel, plan: MemoryPlan, num_steps: int, lag: int) -> SchedulerConfig:
+def rebuild_cache(engine: Engine, config: EngineConfig) -> None:
+    """Give an idle engine another cache: `config` differs in `num_pages`, `num_state_slots` or the memory it may use.
+
+    Cached prefixes are lost, weights stay. RuntimeError while requests run; ValueError (and the engine as it was) when the new
+    sizes cannot hold one context. The old tensors are freed before new ones are taken: both need not fit together.
+    """
+    if engine.has_work:
+        raise RuntimeError("the cache can only be rebuilt while no request runs; wait until they are answered")
+    executor = engine.executor
+    target, proposer, decode = executor.target, executor.proposer, engine.scheduler.decode
+    plan = plan_memory(replace(config, max_model_len=engine.info.max_model_len), target, proposer, freed=executor.memory)
+    executor.release()
+    executor.memory, executor.rows = allocate(config, target, proposer, plan)
+    engine.scheduler = Scheduler(_scheduler_config(config, target, plan, executor.num_steps), decode)
+    engine.info = replace(engine.info, plan=plan.table())
+
+
+def _scheduler_config(config: EngineConfig, target: TargetModel, plan: MemoryPlan, num_steps: int) -> SchedulerConfig:
     return SchedulerConfig(
         num_pages=plan.num_pages,
         max_running=config.max_running_req,
         max_model_len=plan.max_model_len,
         num_steps=num_steps,
-        max_steps_in_flight=1 + lag,
+        max_steps_in_flight=1 + _lag(config),
         num_state_slots=plan.num_state_slots,
         use_prefix_cache=config.cache_type == "prefix",
         eos_ids=frozenset(target.shape.eos_ids),
     )
+
+
+def _lag(config: EngineConfig) -> int:
+    return 1 if config.overlap else 0
 
 
 def pick_device(name: str) -> torch.device:

@@ -64,6 +64,10 @@ class Executor:
         prefill = self._prefill(plan.prefill) if plan.prefill else None
         return Handle(plan, decode, prefill)
 
+    def release(self) -> None:
+        """Let go of all caches, before others are allocated in their place."""
+        del self.memory, self.rows
+
     def collect(self, handle: Handle) -> StepResult:
         """Wait for a launched step and bring its results to the host."""
         decode = _row_results(handle.decode, len(handle.plan.decode)) if handle.decode else ()

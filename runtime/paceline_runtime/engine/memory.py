@@ -13,7 +13,7 @@ import torch
 from paceline_runtime.batch import PAGE_SIZE
 from paceline_runtime.config import EngineConfig
 from paceline_runtime.engine.host_memory import host_free_bytes
-from paceline_runtime.models.base import TargetModel
+from paceline_runtime.models.base import TargetMemory, TargetModel
 from paceline_runtime.speculative.base import Proposer
 
 
@@ -39,17 +39,20 @@ class MemoryPlan:
         return "\n".join([head, *lines])
 
 
-def plan_memory(config: EngineConfig, target: TargetModel, proposer: Proposer | None) -> MemoryPlan:
+def plan_memory(
+    config: EngineConfig, target: TargetModel, proposer: Proposer | None, *, freed: TargetMemory | None = None
+) -> MemoryPlan:
     """Size the cache: an explicit `num_pages` as given, else what the budget holds after everything else.
 
     Without a limit the cache would take all memory: it never gets more pages than `max_running_req` full contexts and as many
     again of cached prefixes can use. Without `max_model_len` the context is the model's, or what fits. ValueError when not
-    even one full context fits, with what is short and what to change.
+    even one full context fits, with what is short and what to change. `freed` are caches that will be gone by then.
     """
     page_bytes = bytes_per_page(target, proposer)
     longest = config.max_model_len or target.shape.max_positions
     fixed = _fixed_parts(config, target, proposer, longest)
-    affordable = max(budget_bytes(config, target) - sum(size for _, size in fixed), 0) // page_bytes
+    budget = budget_bytes(config, target, freed=freed)
+    affordable = max(budget - sum(size for _, size in fixed), 0) // page_bytes
     wanted = 1 + 2 * config.max_running_req * pages_for(longest)
     num_pages = config.num_pages + 1 if config.num_pages is not None else min(wanted, affordable)
     if config.max_model_len is None:
@@ -84,7 +87,9 @@ def _fixed_parts(
 
 def _num_state_slots(config: EngineConfig, target: TargetModel) -> int:
     """The dummy, and per running request a live state, the next snapshot and three kept ones."""
-    return 1 + config.max_running_req * 5 if target.shape.state_bytes_per_slot else 0
+    if not target.shape.state_bytes_per_slot:
+        return 0
+    return config.num_state_slots + 1 if config.num_state_slots is not None else 1 + config.max_running_req * 5
 
 
 def bytes_per_page(target: TargetModel, proposer: Proposer | None) -> int:
@@ -109,15 +114,20 @@ def _temporary_bytes(config: EngineConfig, target: TargetModel, num_steps: int) 
     return rows * shape.vocab_size * 4 * 4 + activation_bytes
 
 
-def budget_bytes(config: EngineConfig, target: TargetModel | None = None, device: torch.device | None = None) -> int:
-    """What everything together may take: `memory_bytes`, or `memory_ratio` of what is free once a loaded target is counted."""
+def budget_bytes(
+    config: EngineConfig,
+    target: TargetModel | None = None,
+    *,
+    device: torch.device | None = None,
+    freed: TargetMemory | None = None,
+) -> int:
+    """What everything together may take: `memory_bytes`, or `memory_ratio` of what is free once what is loaded is counted."""
     if config.memory_bytes is not None:
         return config.memory_bytes
     device = target.device if target is not None else device
     assert device is not None, "a budget is of a device"
-    if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
-    else:
-        free = host_free_bytes()
-    loaded = target.memory_bytes() if target is not None else 0
-    return int((free + loaded) * config.memory_ratio)
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else host_free_bytes()
+    held = target.memory_bytes() if target is not None else 0
+    if freed is not None:
+        held += freed.pages.memory_bytes() + (freed.states.memory_bytes() if freed.states else 0)
+    return int((free + held) * config.memory_ratio)

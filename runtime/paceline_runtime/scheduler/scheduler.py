@@ -72,7 +72,7 @@ class Scheduler:
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
         self.num_preemptions = 0
-        self._decode = decode
+        self.decode = decode
         self._released: list[int] = []
         self._by_id: dict[str, Request] = {}
 
@@ -324,7 +324,7 @@ class Scheduler:
     def _append(self, request: Request, result: RowResult, before: int | None = None) -> Commit:
         params, room = request.params, request.max_tokens - request.num_outputs
         tail = request.tokens[max(request.num_prompt, len(request.tokens) - stop_tail_tokens(params)) :]
-        cut = cut_run(tail, result.token_ids, params, room, self.config.eos_ids, self._decode)
+        cut = cut_run(tail, result.token_ids, params, room, self.config.eos_ids, self.decode)
         kept = result.token_ids[: cut.num_tokens]
         request.tokens += kept
         self._publish(request, len(request.tokens) - 1)

@@ -1,13 +1,18 @@
 """What the plan said is what the process uses, and a plan that cannot fit says by how much and what to change."""
 
+from dataclasses import replace
+
 import pytest
 import torch
+from law_engine import run
 from tiny_models import save_tiny
 
 from paceline_compat import PlanOptions, plan, read_target
 from paceline_runtime.config import EngineConfig
-from paceline_runtime.engine.build import assemble, build_engine
+from paceline_runtime.engine.build import assemble, build_engine, rebuild_cache
 from paceline_runtime.engine.host_memory import host_free_bytes
+from paceline_runtime.messages import Submit
+from paceline_runtime.sampling import SamplingParams
 from paceline_runtime.speculative.ngram import NgramProposer
 
 
@@ -62,6 +67,36 @@ def test_without_a_length_the_context_is_what_fits(target):
     """The model's 512 positions where memory allows, fewer pages otherwise."""
     assert 512 == assemble(_config(max_model_len=None), target, None).info.max_model_len
     assert 192 == assemble(_config(max_model_len=None, num_pages=3), target, None).info.max_model_len
+
+
+@pytest.mark.parametrize("pages", [5, 40])
+def test_a_rebuilt_cache_repeats_the_output(target, pages):
+    """Resized while idle, smaller or larger, the engine answers the same prompt with the same text, and starts cold."""
+    config = _config(num_pages=12)
+    engine = assemble(config, target, NgramProposer(3))
+    prompt = {"one": ([7, 3, 9, 11, 5, 2] * 25, SamplingParams(max_tokens=40, ignore_eos=True))}
+    first = run(engine, prompt)["one"]
+    rebuild_cache(engine, replace(config, num_pages=pages))
+    again = run(engine, prompt)["one"]
+
+    assert first.token_ids == again.token_ids
+    assert 0 == again.cached_tokens
+    assert pages + 1 == engine.executor.memory.pages.num_pages
+
+
+def test_a_cache_is_not_rebuilt_under_a_request_nor_too_small(target):
+    """Both leave the engine as it was."""
+    config = _config(num_pages=12)
+    engine = assemble(config, target, None)
+    with pytest.raises(ValueError, match="needs 5 pages, but 2 fit"):
+        rebuild_cache(engine, replace(config, num_pages=2))
+    params = SamplingParams(max_tokens=3, ignore_eos=True)
+    engine.add(Submit(request_id="one", prompt_ids=[5, 6], params=params))
+    with pytest.raises(RuntimeError, match="while no request runs"):
+        rebuild_cache(engine, replace(config, num_pages=40))
+
+    assert 13 == engine.executor.memory.pages.num_pages
+    assert 3 == len([token for _ in range(9) for tokens in engine.step() for token in tokens.token_ids])
 
 
 @pytest.mark.parametrize(("limit", "expected"), [("max", 4096 * 1024), ("3000000", 1_000_000), (None, 4096 * 1024)])
