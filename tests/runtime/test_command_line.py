@@ -1,0 +1,198 @@
+"""Flags, files and environment of the `paceline` command: what they become, and what is said about wrong ones."""
+
+import argparse
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline_runtime import cli, env
+from paceline_runtime.config import EngineConfig, ServeConfig
+from paceline_runtime.errors import ConfigError
+from paceline_runtime.flags import size_bytes
+from paceline_runtime.server.command import add_arguments, serve_config
+
+
+def configured(*flags: str, model: str = "/models/tiny.gguf") -> ServeConfig:
+    """What `paceline serve` would run with."""
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    return serve_config(parser.parse_args(["--model", model, *flags]))
+
+
+def test_defaults_of_the_flags_are_the_defaults_of_the_config() -> None:
+    """One truth: a script and the command line run the same engine."""
+    assert configured() == ServeConfig(engine=EngineConfig(model_path="/models/tiny.gguf"))
+
+
+def test_every_flag_reaches_the_config() -> None:
+    """None is parsed and forgotten."""
+    flags = {
+        "--dtype": "float32",
+        "--device": "cpu",
+        "--max-model-len": "100",
+        "--threads": "2",
+        "--seed": "7",
+        "--speculative-algorithm": "dflash",
+        "--speculative-num-steps": "5",
+        "--speculative-draft-model-path": "/draft",
+        "--max-running-requests": "9",
+        "--max-prefill-tokens": "512",
+        "--num-pages": "33",
+        "--memory-bytes": "2G",
+        "--memory-ratio": "0.5",
+        "--cache-type": "naive",
+        "--host": "::1",
+        "--port": "9000",
+        "--served-model-name": "mine",
+        "--api-key": "secret",
+        "--drain-timeout-s": "3",
+        "--log-level": "error",
+    }
+    config = configured(*(word for pair in flags.items() for word in pair), "--disable-overlap", "--dummy-weights")
+
+    assert config == ServeConfig(
+        engine=EngineConfig(
+            model_path="/models/tiny.gguf",
+            dtype="float32",
+            device="cpu",
+            max_model_len=100,
+            threads=2,
+            seed=7,
+            speculative_algorithm="dflash",
+            speculative_num_steps=5,
+            speculative_draft_model_path="/draft",
+            max_running_req=9,
+            max_prefill_tokens=512,
+            num_pages=33,
+            memory_bytes=2 * 2**30,
+            memory_ratio=0.5,
+            cache_type="naive",
+            overlap=False,
+            dummy_weights=True,
+        ),
+        host="::1",
+        port=9000,
+        served_model_name="mine",
+        api_keys=("secret",),
+        drain_timeout_s=3.0,
+        log_level="error",
+    )
+
+
+def test_all_wrong_values_are_named_at_once() -> None:
+    """By the flags that hold them."""
+    flags = ["--max-model-len", "0", "--memory-ratio", "2", "--port", "70000", "--speculative-num-steps", "3"]
+    with pytest.raises(ConfigError) as caught:
+        configured(*flags)
+    said = " ".join(caught.value.problems)
+
+    assert len(caught.value.problems) == 4
+    assert all(flag in said for flag in flags if flag.startswith("--"))
+
+
+@pytest.mark.parametrize(
+    ("flags", "remedy"),
+    [
+        (["--speculative-algorithm", "dflash"], "--speculative-draft-model-path"),
+        (["--speculative-algorithm", "ngram", "--speculative-draft-model-path", "/d"], "choose dflash"),
+        (["--speculative-draft-model-path", "/d"], "choose dflash"),
+        (["--api-key", " "], "--api-key is empty"),
+        (["--api-key-file", "/nowhere"], "cannot be read"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_flags_that_contradict_each_other_are_refused(flags: list[str], remedy: str) -> None:
+    """With a way out."""
+    with pytest.raises(ConfigError, match=remedy):
+        configured(*flags)
+
+
+def test_keys_come_from_flags_environment_and_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them count; blank lines do not."""
+    file = tmp_path / "keys"
+    file.write_text("third\n\n  fourth \n")
+    monkeypatch.setenv(env.API_KEY, "second")
+
+    assert configured("--api-key", "first", "--api-key-file", str(file)).api_keys == ("first", "second", "third", "fourth")
+
+
+@pytest.mark.parametrize("text", ["", "\n \n"])
+def test_a_key_file_without_a_key_does_not_open_the_server(tmp_path: Path, text: str) -> None:
+    """A secret that is not filled in yet must not mean that everyone may ask."""
+    file = tmp_path / "keys"
+    file.write_text(text)
+
+    with pytest.raises(ConfigError, match="holds no key"):
+        configured("--api-key-file", str(file))
+
+
+def test_an_empty_key_in_the_environment_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Likewise."""
+    monkeypatch.setenv(env.API_KEY, "")
+
+    with pytest.raises(ConfigError, match=env.API_KEY):
+        configured()
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [("/models/Qwen3-8B", "Qwen3-8B"), ("/models/Qwen3-8B/", "Qwen3-8B"), ("smol.Q4_1.gguf", "smol.Q4_1")],
+)
+def test_a_model_is_called_after_its_path(path: str, name: str) -> None:
+    """Unless it is given a name."""
+    assert configured(model=path).model_name == name
+    assert configured("--served-model-name", "mine", model=path).model_name == "mine"
+
+
+@given(st.integers(0, 2**40), st.sampled_from("kmgtKMGT"))
+def test_sizes_are_binary(number: int, unit: str) -> None:
+    """As memory is."""
+    assert size_bytes(f"{number}{unit}") == number << 10 * (1 + "kmgt".index(unit.lower()))
+    assert size_bytes(str(number)) == number
+
+
+@pytest.mark.parametrize("text", ["", "G", "16X", "1e400G", "sixteen"])
+def test_what_is_not_a_size_is_refused(text: str) -> None:
+    """By argparse, with the flag's name."""
+    with pytest.raises(argparse.ArgumentTypeError, match="is not a size"):
+        size_bytes(text)
+
+
+@pytest.mark.parametrize("name", cli.MODULES)
+def test_every_command_that_is_listed_exists(name: str) -> None:
+    """Its module can be imported and takes arguments."""
+    module = importlib.import_module(cli.MODULES[name])
+    parser = argparse.ArgumentParser()
+    module.add_arguments(parser)
+
+    assert callable(module.run)
+    assert len(parser.format_help().splitlines()) > 3
+
+
+def test_help_lists_exactly_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    """None hidden, none missing."""
+    with pytest.raises(SystemExit):
+        cli.main(["--help"])
+    listed = {line.split()[0] for line in capsys.readouterr().out.splitlines() if line.startswith("    ")}
+
+    assert listed == set(cli.MODULES)
+
+
+def test_a_wrong_start_is_told_without_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    """Status 2, one line for each problem."""
+    status = cli.main(["serve", "--model", "x", "--num-pages", "-1", "--threads", "0"])
+
+    assert status == cli.EXIT_USAGE
+    assert [line.split(":")[0] for line in capsys.readouterr().err.splitlines()] == ["paceline serve"] * 2
+
+
+def test_the_module_is_the_command() -> None:
+    """`python -m paceline_runtime` works where the console script is not on the path."""
+    result = subprocess.run([sys.executable, "-m", "paceline_runtime", "--help"], capture_output=True, text=True, check=True)
+
+    assert "usage: paceline" in result.stdout
