@@ -72,7 +72,7 @@ def engine_config(args: argparse.Namespace) -> EngineConfig:
         speculative_num_steps=args.speculative_num_steps,
         speculative_draft_model_path=args.speculative_draft_model_path,
         speculative_adaptive=args.speculative_adaptive,
-        overlap=not args.disable_overlap,
+        overlap=False if args.disable_overlap else None,
         seed=args.seed,
         dummy_weights=args.dummy_weights,
         threads=args.threads,

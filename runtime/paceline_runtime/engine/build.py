@@ -75,7 +75,7 @@ def assemble(config: EngineConfig, target: TargetModel, proposer: Proposer | Non
         info,
         PrefillBudget(config.max_prefill_tokens, fixed_tokens=config.decode_prefill_tokens),
         AdaptiveDepth(num_steps) if config.speculative_adaptive and num_steps else FixedDepth(num_steps),
-        lag=_lag(config),
+        lag=_lag(config, target),
         seed=config.seed,
     )
 
@@ -124,15 +124,16 @@ def _scheduler_config(config: EngineConfig, target: TargetModel, plan: MemoryPla
         max_running=config.max_running_req,
         max_model_len=plan.max_model_len,
         num_steps=num_steps,
-        max_steps_in_flight=1 + _lag(config),
+        max_steps_in_flight=1 + _lag(config, target),
         num_state_slots=plan.num_state_slots,
         use_prefix_cache=config.cache_type == "prefix",
         eos_ids=frozenset(target.shape.eos_ids),
     )
 
 
-def _lag(config: EngineConfig) -> int:
-    return 1 if config.overlap else 0
+def _lag(config: EngineConfig, target: TargetModel) -> int:
+    ahead = target.device.type == "cuda" if config.overlap is None else config.overlap
+    return 1 if ahead else 0
 
 
 def pick_device(name: str) -> torch.device:
