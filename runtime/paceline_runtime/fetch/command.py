@@ -55,18 +55,28 @@ def fetch(request: Request, environment: Mapping[str, str], progress: Progress, 
         progress.note("mounted", f"{request.text} is read where it is mounted; nothing to fetch")
         return
     folder = request.folder
+    # Before the lock, since the folder may be mounted read-only by now.
+    if _is_complete(request):
+        progress.note("complete", f"{folder} is complete already; nothing to fetch")
+        return
     with local_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder, progress):
-        manifest = read_manifest(folder)
-        is_whole = manifest is not None and manifest.is_whole(folder)
-        if manifest and manifest.request == request.key and is_whole and not request.refresh:
-            progress.note("complete", f"{folder} is complete already; nothing to fetch")
+        if _is_complete(request):
+            progress.note("complete", f"{folder} was completed by another fetch")
             return
+        manifest = read_manifest(folder)
         if manifest and manifest.request != request.key and not request.refresh:
             raise RequestError(f"{folder} holds {manifest.source}; choose another folder, or --refresh to replace it")
         _replace(request, environment, progress, stop, manifest)
     progress.note("done", f"{folder} is complete")
+
+
+def _is_complete(request: Request) -> bool:
+    manifest = read_manifest(request.folder)
+    if manifest is None or manifest.request != request.key or request.refresh:
+        return False
+    return manifest.is_whole(request.folder)
 
 
 def _replace(

@@ -23,8 +23,8 @@ class Progress:
         self._out, self._style = out, style
         self._interval_s, self._clock = interval_s, clock
         self._lock = threading.Lock()
-        self._started = self._last = clock()
-        self._num_bytes = self._total_bytes = 0
+        self._last = clock()
+        self._num_bytes = self._last_bytes = self._total_bytes = 0
 
     def plan(self, num_files: int, total_bytes: int, revision: str) -> None:
         """What is about to be fetched."""
@@ -39,8 +39,9 @@ class Progress:
             now = self._clock()
             if now - self._last < self._interval_s:
                 return
-            self._last = now
-            rate = self._num_bytes / max(now - self._started, 1e-9)
+            # Since the line before: what an earlier run left would make an average boast.
+            rate = max(0.0, (self._num_bytes - self._last_bytes) / max(now - self._last, 1e-9))
+            self._last, self._last_bytes = now, self._num_bytes
             share = f" of {self._total_bytes / _MIB:.1f}" if self._total_bytes else ""
             text = f"{self._num_bytes / _MIB:.1f}{share} MiB, {rate / _MIB:.1f} MiB/s"
             counts = {"num_bytes": self._num_bytes, "total_bytes": self._total_bytes, "bytes_per_s": round(rate)}

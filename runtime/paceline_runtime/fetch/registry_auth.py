@@ -25,7 +25,8 @@ class RegistryAuth(httpx.Auth):
             request.headers["authorization"] = self._header
         response = yield request
         challenge = response.headers.get("www-authenticate", "")
-        if response.status_code != 401 or not challenge:
+        # A storage host behind a redirect has no business with the registry's credentials.
+        if response.status_code != 401 or not challenge or response.url.host != request.url.host:
             return
         kind, _, rest = challenge.partition(" ")
         if kind.lower() == "bearer":

@@ -20,6 +20,7 @@ CONFIG, WEIGHTS = b'{"model_type": "qwen3"}', bytes(range(256)) * 4096
 MODEL = {
     "config.json": CONFIG,
     "tokenizer.json": b"{}",
+    "added_tokens.json": b"",
     "chat_template.jinja": b"{{ messages }}",
     "model-00001-of-00002.safetensors": WEIGHTS,
     "model-00002-of-00002.safetensors": WEIGHTS[::-1],
@@ -42,6 +43,22 @@ def test_hub_model_arrives_whole_and_the_second_call_needs_no_network(tmp_path: 
     assert {entry["path"]: entry["size_bytes"] for entry in manifest["files"]} == {
         name: len(data) for name, data in MODEL.items()
     }
+
+
+def test_a_complete_folder_may_be_read_only(tmp_path: Path) -> None:
+    """The second call writes nothing, not even its lock."""
+    with serve(HubSite("org/model", MODEL)) as hub:
+        environment = {"HF_ENDPOINT": hub.url}
+        fetch_now("hf://org/model", tmp_path, environment=environment)
+        lock = tmp_path / ".paceline-fetch.lock"
+        lock.unlink()
+        lock.mkdir()
+        again = fetch_now("hf://org/model", tmp_path, environment=environment)
+        (tmp_path / "config.json").unlink()
+        incomplete = fetch_now("hf://org/model", tmp_path, environment=environment)
+
+    assert again.code == 0, again.error
+    assert incomplete.code == 5
 
 
 def test_hub_token_opens_a_private_repository_and_stays_with_the_hub(tmp_path: Path) -> None:

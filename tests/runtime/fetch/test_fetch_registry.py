@@ -1,0 +1,132 @@
+"""Registries beyond the plain case: indexes, wrong blobs, storage hosts that ask for credentials, broken pull secrets."""
+
+import base64
+import dataclasses
+import json
+import platform
+from pathlib import Path
+
+import pytest
+from fetch_runner import fetch_now, files_in
+from fetch_servers import Answer, RegistrySite, Site, serve
+
+WEIGHTS = bytes(range(256)) * 64
+LAYER: tuple[dict[str, object], bytes] = (
+    {"mediaType": "application/vnd.cncf.model.weight.v1.raw", "annotations": {"org.cncf.model.filepath": "m.gguf"}},
+    WEIGHTS,
+)
+OTHER = {"x86_64": "arm64", "aarch64": "amd64"}
+
+
+def _uri(site: Site) -> str:
+    return f"oci://{site.url.removeprefix('http://')}/m:v1"
+
+
+def _put_behind_index(registry: RegistrySite, *platforms: dict[str, str] | None) -> None:
+    """The tag names an index; every entry but the last points to nothing."""
+    registry.files[f"/v2/m/manifests/{registry.digest}"] = registry.manifest
+    digests = [f"sha256:{n:064}" for n in range(len(platforms) - 1)] + [registry.digest]
+    entries = [{"digest": digest, "platform": where} for digest, where in zip(digests, platforms, strict=True)]
+    registry.manifest = json.dumps({"manifests": entries}).encode()
+
+
+def _credentials(folder: Path, site: Site) -> dict[str, str]:
+    auth = base64.b64encode(b"puller:pull-password").decode()
+    config = {"auths": {site.url.removeprefix("http://"): {"auth": auth}}}
+    (folder / "config.json").write_text(json.dumps(config))
+    return {"DOCKER_CONFIG": str(folder)}
+
+
+def test_an_index_leads_to_this_machines_manifest(tmp_path: Path) -> None:
+    """Other platforms and attestations are passed by."""
+    here = {"x86_64": "amd64", "aarch64": "arm64"}[platform.machine()]
+    other, unknown = {"os": "linux", "architecture": OTHER[platform.machine()]}, {"os": "unknown", "architecture": "unknown"}
+    with serve(RegistrySite("m", [LAYER])) as registry:
+        _put_behind_index(registry, other, unknown, {"os": "linux", "architecture": here})
+        result = fetch_now(_uri(registry), tmp_path, "--plain-http")
+
+    assert result.code == 0, result.error
+    assert files_in(tmp_path) == {"m.gguf": WEIGHTS}
+
+
+def test_an_index_without_this_machine_is_refused(tmp_path: Path) -> None:
+    """The message names the platform that was looked for."""
+    with serve(RegistrySite("m", [LAYER])) as registry:
+        _put_behind_index(registry, {"os": "linux", "architecture": OTHER[platform.machine()]})
+        result = fetch_now(_uri(registry), tmp_path, "--plain-http")
+
+    assert result.code == 3
+    assert "no manifest for linux/" in result.error
+
+
+def test_a_blob_that_does_not_have_its_digest_is_refused(tmp_path: Path) -> None:
+    """Twice wrong is wrong."""
+    with serve(RegistrySite("m", [LAYER])) as registry:
+        (path,) = [path for path in registry.files if "/blobs/" in path]
+        registry.faults[path] = [lambda answer: dataclasses.replace(answer, body=b"X" + answer.body[1:])] * 2
+        result = fetch_now(_uri(registry), tmp_path, "--plain-http")
+
+    assert result.code == 4
+    assert "sha256" in result.error
+    assert files_in(tmp_path) == {}
+
+
+def test_a_storage_host_that_asks_for_credentials_gets_none(tmp_path: Path) -> None:
+    """Blobs are often redirected; only the registry itself may challenge."""
+    with serve(Site()) as storage, serve(RegistrySite("m", [LAYER], password="pull-password")) as registry:
+        elsewhere = storage.url.replace("127.0.0.1", "localhost")
+        (path,) = [path for path in registry.files if "/blobs/" in path]
+        registry.faults[path] = [Answer(302, b"", {"Location": f"{elsewhere}/blob"})]
+        storage.faults["/blob"] = [Answer(401, b"", {"WWW-Authenticate": f'Bearer realm="{elsewhere}/token"'})]
+        result = fetch_now(_uri(registry), tmp_path / "m", "--plain-http", environment=_credentials(tmp_path, registry))
+
+    assert result.code == 3
+    assert [seen.path for seen in storage.seen] == ["/blob"]
+    assert all("authorization" not in seen.headers for seen in storage.seen)
+
+
+def test_a_token_that_expires_on_the_way_is_renewed(tmp_path: Path) -> None:
+    """Tokens of registries last minutes, layers of models may take hours."""
+    with serve(RegistrySite("m", [LAYER], password="pull-password")) as registry:
+        (path,) = [path for path in registry.files if "/blobs/" in path]
+        challenge = f'Bearer realm="{registry.url}/token",service="fake"'
+        registry.faults[path] = [Answer(401, b"", {"WWW-Authenticate": challenge})]
+        result = fetch_now(_uri(registry), tmp_path / "m", "--plain-http", environment=_credentials(tmp_path, registry))
+
+    assert result.code == 0, result.error
+    assert len([seen for seen in registry.seen if seen.path == "/token"]) == 2
+
+
+@pytest.mark.parametrize("config", ["", "[]", '{"auths": []}', '{"auths": {"HOST": {"auth": "not base64!"}}}'])
+def test_a_broken_pull_secret_is_named(tmp_path: Path, config: str) -> None:
+    """Exit code 2 and the file, not what is in it."""
+    with serve(RegistrySite("m", [LAYER])) as registry:
+        (tmp_path / "config.json").write_text(config.replace("HOST", registry.url.removeprefix("http://")))
+        environment = {"DOCKER_CONFIG": str(tmp_path)}
+        result = fetch_now(_uri(registry), tmp_path / "m", "--plain-http", environment=environment)
+
+    assert result.code == 2
+    assert "DOCKER_CONFIG" in result.error
+    assert "not base64!" not in result.error
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        {"mediaType": "application/octet-stream"},
+        {"mediaType": "a/b", "annotations": {"org.opencontainers.image.title": "../evil"}},
+        {"mediaType": "a/b", "annotations": {"org.opencontainers.image.title": "x"}, "digest": "md5:00"},
+        {"mediaType": "a/b", "annotations": {"org.opencontainers.image.title": "x"}, "size": -1},
+    ],
+    ids=["nameless", "outside", "weak digest", "negative size"],
+)
+def test_a_layer_that_cannot_be_trusted_is_refused(tmp_path: Path, layer: dict[str, object]) -> None:
+    """Before any blob is asked for."""
+    with serve(RegistrySite("m", [LAYER])) as registry:
+        good = json.loads(registry.manifest)["layers"][0]
+        registry.manifest = json.dumps({"layers": [{"digest": good["digest"], "size": 1, **layer}]}).encode()
+        result = fetch_now(_uri(registry), tmp_path, "--plain-http")
+
+    assert result.code in (3, 4)
+    assert not [seen for seen in registry.seen if "/blobs/" in seen.path]
+    assert files_in(tmp_path) == {}
