@@ -13,7 +13,9 @@ import torch
 from knowing_pairs import VOCAB_SIZE, WINDOW, KnowingPair, knowing_pair
 from law_engine import Answer, make_engine, plain_tokens, record_plans, run
 
+from paceline_runtime.engine.core import Engine
 from paceline_runtime.sampling import SamplingParams
+from paceline_runtime.speculative.base import Proposal
 
 MAX_TOKENS = 60
 GREEDY = SamplingParams(max_tokens=MAX_TOKENS, ignore_eos=True)
@@ -144,19 +146,30 @@ def test_draft_changes_no_text(pair: KnowingPair, plain: dict[str, list[int]], n
 
 @LAGS
 def test_hit_drafts_what_a_miss_drafted(pair: KnowingPair, overlap: bool) -> None:
-    """The window comes with the pages: acceptance after a hit is the miss's, step by step."""
-    engine = make_engine(pair.target, pair.proposer(7), overlap=overlap)
-    miss = run(engine, {"long": (PROMPTS["long"], GREEDY)})["long"]
-    hit = run(engine, {"long": (PROMPTS["long"], GREEDY)})["long"]
-    turn = PROMPTS["long"] + miss.token_ids
-    deeper = run(engine, {"turn": (turn, GREEDY)})["turn"]
-    fresh = run(make_engine(pair.target, pair.proposer(7)), {"turn": (turn, GREEDY)})["turn"]
+    """The window comes with the pages: after a hit every step drafts the same tokens with the same q, accepted or not."""
+    turn = PROMPTS["long"] + PROMPTS["short"]
 
-    assert (0, 128, 192) == (miss.cached_tokens, hit.cached_tokens, deeper.cached_tokens)
+    def drafted(engine: Engine) -> tuple[Answer, list[Proposal]]:
+        proposals: list[Proposal] = []
+        propose = type(engine.executor.proposer).propose
+
+        def recording(inputs):
+            proposals.append(propose(engine.executor.proposer, inputs))
+            return proposals[-1]
+
+        engine.executor.proposer.propose = recording
+        return run(engine, {"turn": (turn, GREEDY)})["turn"], proposals
+
+    engine = make_engine(pair.target, pair.proposer(7), overlap=overlap)
+    miss, fresh = drafted(engine)
+    hit, restored = drafted(engine)
+
+    assert (0, 192) == (miss.cached_tokens, hit.cached_tokens)
     assert miss.accepted == hit.accepted
-    assert fresh.accepted == deeper.accepted
-    assert fresh.token_ids == deeper.token_ids
-    assert sum(hit.accepted) > len(hit.accepted)
+    assert len(fresh) == len(restored) > 10
+    for one, two in zip(fresh, restored, strict=True):
+        assert torch.equal(one.tokens, two.tokens)
+        torch.testing.assert_close(one.q, two.q)
 
 
 @pytest.mark.parametrize("num_steps", [1, 7])
