@@ -63,6 +63,8 @@ def _from_job(key: str, name: str, observed: Observed) -> Inspection:
         return Inspection(key, PENDING, "VerdictLost", "the inspect Job's pod is gone; asking anew", failed_at="")
     if stuck := waiting(pods):
         return Inspection(key, PENDING, f"Inspection{stuck[0]}", stuck[1])
+    if words := last_words(pods):
+        return Inspection(key, PENDING, "InspectionRetrying", words)
     return Inspection(key, PENDING, "Inspecting", "the inspect Job reads the checkpoints' headers")
 
 

@@ -36,7 +36,7 @@ class Judgement:
 
     @property
     def message(self) -> str:
-        return join((*self.problems, *self.warnings)) or "draft and target fit"
+        return join((*self.problems, *self.warnings)) or "the runtime serves what the headers describe"
 
 
 def options_of(model: Model) -> Options:

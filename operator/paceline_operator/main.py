@@ -90,4 +90,6 @@ def configure_logging(level: str) -> None:
     """JSON lines; kopf's own chatter from warnings on."""
     kopf.configure(log_format=kopf.LogFormat.JSON)
     logging.getLogger().setLevel(level)
+    # The webhook's access log: a line a probe, every 2 s.
+    logging.getLogger("aiohttp.access").setLevel(logging.WARNING)
     logging.getLogger("kopf").setLevel(max(logging.WARNING, logging.getLevelName(level)))

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from paceline_compat import inspect_pair, open_location
+from paceline_compat import MetadataError, inspect_pair, open_location
 from paceline_compat.http_source import Budget
 from paceline_compat.verdict import METADATA_UNAVAILABLE
 from paceline_operator.errors import Problem
@@ -64,10 +64,13 @@ class Metadata:
     def _read(self, model: Model) -> Judgement:
         budget = Budget(max_bytes=BUDGET_BYTES, timeout_s=self._budget_s)
         # An empty environment: a token of the operator's own must not decide what users are told.
-        places = [
-            open_location(source.location.partition("#")[0], endpoint=self._hub_endpoint, budget=budget, environment={})
-            for source in model.spec.sources
-        ]
+        locations = [source.location.partition("#")[0] for source in model.spec.sources]
+        try:
+            places = [
+                open_location(location, endpoint=self._hub_endpoint, budget=budget, environment={}) for location in locations
+            ]
+        except MetadataError as error:
+            return _unknown(str(error))
         target, draft = places[0], places[1] if len(places) > 1 else None
         return judge(inspect_pair(target, draft, options_of(model)).verdict)
 

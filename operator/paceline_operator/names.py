@@ -56,7 +56,7 @@ METRIC_DRAFTED: Final = "paceline_spec_drafted_tokens_total"
 METRIC_ACCEPTED: Final = "paceline_spec_accepted_tokens_total"
 METRIC_STEPS: Final = "paceline_spec_steps_total"
 METRIC_WAITING: Final = "paceline_requests_waiting"
-METRIC_KV_USAGE: Final = "paceline_kv_cache_usage_percent"
+METRIC_RUNNING: Final = "paceline_requests_running"
 
 # Condition types, in the order in which they come true.
 ACCEPTED: Final = "Accepted"

@@ -51,10 +51,9 @@ def plan(model: Model, desired: Desired, observed: Observed, inspection: Inspect
             deletions += [found for found in (observed.get(*job),) if found and not wait_s]
     doomed = {_key(found) for found in deletions}
     wanted = [child for child in _open_steps(desired, inspection, caching) if _key(child) not in doomed]
-    changes = [child for child in wanted if needs_apply(child, observed.get(*_key(child)))]
-    replaced = [child for child in changes if _selector_differs(child, observed.get(*_key(child)))]
+    replaced = [child for child in wanted if _selector_differs(child, observed.get(*_key(child)))]
     deletions += [found for child in replaced if (found := observed.get(*_key(child)))]
-    changes = [child for child in changes if child not in replaced]
+    changes = [child for child in wanted if child not in replaced and needs_apply(child, observed.get(*_key(child)))]
     details += [f"apply {child['kind']}/{child['metadata']['name']}" for child in changes]
     details += [f"delete {found['kind']}/{found['metadata']['name']}" for found in deletions]
     return Plan(tuple(changes), tuple(deletions), tuple(details), look_again_s)

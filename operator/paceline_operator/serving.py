@@ -63,6 +63,9 @@ def progressing(model: Model, deployment: Object | None, trouble: str) -> Verdic
         return Verdict("True", "Preparing", "checkpoints are inspected and fetched before pods are made")
     if (stuck := condition(deployment, "Progressing")) and stuck["status"] == "False":
         return Verdict("False", stuck["reason"], stuck.get("message", ""))
+    if (failed := condition(deployment, "ReplicaFailure")) and failed["status"] == "True":
+        # A quota or a policy refuses the pods: only the Deployment hears of it.
+        return Verdict("False", failed["reason"], failed.get("message", ""))
     if is_rolled_out(deployment):
         return Verdict("False", "Settled", "every pod runs what the resource asks for")
     status, wanted = deployment.get("status", {}), deployment["spec"].get("replicas", 1)

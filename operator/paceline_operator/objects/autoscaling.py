@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from paceline_operator.names import COMPONENT_SERVER, METRIC_KV_USAGE, METRIC_WAITING
+from paceline_operator.names import COMPONENT_SERVER, METRIC_RUNNING, METRIC_WAITING
 from paceline_operator.objects.common import Object, child
 from paceline_operator.spec import Autoscaling, Keda, Model
 
-METRICS = {"WaitingRequests": METRIC_WAITING, "KVCacheUsage": METRIC_KV_USAGE}
+METRICS = {"WaitingRequests": METRIC_WAITING, "RunningRequests": METRIC_RUNNING}
 
 
 def build(model: Model, wanted: Autoscaling) -> Object:

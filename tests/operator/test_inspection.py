@@ -1,0 +1,182 @@
+"""The verdict's way: the pod's program, its termination message, what the operator reads out of Jobs and pods."""
+
+import json
+
+import pytest
+from operator_builders import CONFIG, HUB_PAIR, fits, make_job, make_model, make_pod, make_resource, terminated
+
+from paceline_compat import Problem as Broken
+from paceline_compat import Verdict
+from paceline_operator import caching, inspect, inspection
+from paceline_operator.judgement import field_of, judge
+from paceline_operator.names import TERMINATION_LOG_BYTES
+from paceline_operator.objects.cache import job_name as cache_job_name
+from paceline_operator.objects.inspect import job_name
+from paceline_operator.observed import Observed, observe
+from paceline_operator.spec import parse
+
+MODEL = make_model()
+JOB = job_name(MODEL)
+CACHED_MODEL = parse(make_resource({**HUB_PAIR, "cache": {"size": "1Gi"}}))
+GOOD = json.dumps({"outcome": "Compatible", "reason": "Compatible", "message": "fits", "model": {"blockSize": 8}})
+UNSCHEDULABLE = {"conditions": [{"type": "PodScheduled", "status": "False", "message": "no node"}]}
+
+
+def broken(rule="draft.vocab_size", reason="VocabMismatch", field="draft.vocab_size", warning=False):
+    return Broken(rule, reason, field, "5 is not 6", "use another draft", warning)
+
+
+@pytest.mark.parametrize(
+    "objects, reason, failed",
+    [
+        ([], "Inspecting", False),
+        ([make_job(JOB)], "Inspecting", False),
+        ([make_job(JOB), make_pod("a", "inspect", JOB, **UNSCHEDULABLE)], "InspectionUnschedulable", False),
+        ([make_job(JOB), make_pod("a", "inspect", JOB, **terminated("hub is down", 1))], "InspectionRetrying", False),
+        (
+            [make_job(JOB, "Failed"), make_pod("a", "inspect", JOB, **terminated("hub is down", 1))],
+            "InspectionFailed",
+            True,
+        ),
+        ([make_job(JOB, "Failed", reason="DeadlineExceeded", message="too slow")], "InspectionFailed", True),
+        ([make_job(JOB, "Complete")], "VerdictLost", True),
+        ([make_job(JOB), make_pod("a", "inspect", JOB, **terminated("not json"))], "Inspecting", False),
+        ([make_job(JOB), make_pod("a", "inspect", JOB, **terminated('{"outcome": "Maybe"}'))], "Inspecting", False),
+        ([make_job("other"), make_pod("a", "inspect", "other", **terminated(GOOD))], "Inspecting", False),
+    ],
+)
+def test_no_verdict_yet(objects, reason, failed):
+    """Each way of not knowing has its reason; only a Job that gave up is tried anew."""
+    found = inspection.read(MODEL, {}, observe(objects))
+
+    assert (found.outcome, found.reason, found.failed_at is not None) == (inspection.PENDING, reason, failed)
+    assert not found.may_serve
+
+
+def test_verdict_is_read_from_a_pod():
+    """One pod that ended well is enough, whatever others did before."""
+    pods = [make_pod("a", "inspect", JOB, **terminated("x", 1)), make_pod("b", "inspect", JOB, **terminated(GOOD))]
+
+    found = inspection.read(MODEL, {}, observe([make_job(JOB), *pods]))
+
+    assert (found.outcome, found.message, found.facts) == ("Compatible", "fits", {"blockSize": 8})
+
+
+def test_recorded_verdict_needs_no_job():
+    """It lives in the status, under the key of what was inspected; another key is another question."""
+    recorded = {"key": fits(MODEL).key, "outcome": "Incompatible", "reason": "VocabMismatch", "message": "5 is not 6"}
+
+    known = inspection.read(MODEL, {"inspection": recorded}, Observed({}))
+    other = inspection.read(make_model(speculation={"algorithm": "ngram"}), {"inspection": recorded}, Observed({}))
+
+    assert (known.outcome, other.outcome) == ("Incompatible", inspection.PENDING)
+
+
+def test_known_not_to_fit_beats_unknown():
+    """Problems carry the spec's field paths and the remedy; warnings decide nothing."""
+    verdict = Verdict("t", "d", (broken("target.metadata", "MetadataUnavailable", "target"), broken(), broken(warning=True)))
+
+    found = judge(verdict)
+
+    assert (found.outcome, found.reason) == ("Incompatible", "VocabMismatch")
+    assert [str(problem) for problem in found.problems] == ["spec.draft.uri: 5 is not 6; use another draft"]
+    assert judge(Verdict("t", "d", (broken(warning=True),))).outcome == "Compatible"
+    assert judge(Verdict("t", "d", verdict.problems[:1])).outcome == "Unknown"
+
+
+@pytest.mark.parametrize(
+    "fact, field",
+    [
+        ("options.num_steps", "spec.speculation.numSteps"),
+        ("options.tensor_parallel", "spec.resources.gpu.count"),
+        ("target", "spec.target.uri"),
+    ],
+)
+def test_facts_point_to_fields(fact, field):
+    """A user reads about the resource, not about our tables."""
+    assert field_of(fact) == field
+
+
+def test_a_claim_that_is_not_filled_is_no_verdict(tmp_path):
+    """The Job tries again; its words are the termination message."""
+    log = tmp_path / "log"
+
+    code = inspect.main(["--target", str(tmp_path / "nothing"), "--algorithm", "off"], log)
+
+    assert code == 1
+    assert "spec.target.uri" in log.read_text()
+    assert "no such folder" in log.read_text()
+
+
+def test_sources_that_cannot_be_read_in_place_are_unknown(tmp_path):
+    """Object stores and registries: the runtime's own check decides."""
+    log = tmp_path / "log"
+
+    code = inspect.main(["--target", "s3://bucket/model"], log)
+
+    assert (code, json.loads(log.read_text())["outcome"]) == (0, "Unknown")
+
+
+def test_a_checkpoint_that_is_no_checkpoint_does_not_fit(tmp_path):
+    """Metadata that was read and makes no sense is a refusal."""
+    (tmp_path / "config.json").write_text("{}")
+    log = tmp_path / "log"
+
+    code = inspect.main(["--target", str(tmp_path), "--algorithm", "off"], log)
+
+    assert (code, json.loads(log.read_text())["outcome"]) == (0, "Incompatible")
+
+
+@pytest.mark.parametrize("text", ["ä" * 9000, "x" * 5000, '"' * 5000, "short"])
+def test_verdict_fits_into_a_termination_message(text):
+    """4096 bytes hold any verdict; the outcome survives whatever the problems' length."""
+    judgement = judge(Verdict("t", None, (Broken("r", "VocabMismatch", "target", text, ""),)))
+
+    message = inspect.verdict_message(judgement, {"architecture": "llama"})
+
+    assert len(message.encode()) <= TERMINATION_LOG_BYTES
+    assert json.loads(message)["outcome"] == "Incompatible"
+    assert json.loads(message)["message"].startswith(f"spec.target.uri: {text[:5]}")
+
+
+@pytest.mark.parametrize(
+    "place, revision", [("hf://org/name@v1/q.gguf", "v1"), ("hf://org/name", "main"), ("/models/x", ""), ("", "")]
+)
+def test_revision_of_a_place(place, revision):
+    """What status.model says was inspected."""
+    assert inspect.revision(place) == revision
+
+
+@pytest.mark.parametrize(
+    "model, status, objects, expected",
+    [
+        (MODEL, {}, [], (True, "OnClaim")),
+        (parse(make_resource(HUB_PAIR)), {}, [], (True, "PerPod")),
+        (CACHED_MODEL, {}, [], (False, "Fetching")),
+        (CACHED_MODEL, {}, [make_job(cache_job_name(CACHED_MODEL), "Complete")], (True, "Cached")),
+        (CACHED_MODEL, {}, [make_job(cache_job_name(CACHED_MODEL), "Failed", message="404")], (False, "FetchFailed")),
+        (
+            CACHED_MODEL,
+            {},
+            [make_pod("a", "cache", cache_job_name(CACHED_MODEL), **UNSCHEDULABLE)],
+            (False, "FetchUnschedulable"),
+        ),
+    ],
+)
+def test_where_the_weights_are(model, status, objects, expected):
+    """Serving waits for the cache, where there is one."""
+    found = caching.read(model, status, observe(objects))
+
+    assert (found.is_done, found.reason) == expected
+
+
+def test_recorded_cache_is_believed_while_its_claim_exists():
+    """A claim that was deleted by hand is filled again."""
+    claim = {"kind": "PersistentVolumeClaim", "metadata": {"name": "demo-cache", "labels": {}}}
+    recorded = {
+        "cache": {"key": caching.read(CACHED_MODEL, {}, observe([make_job(cache_job_name(CACHED_MODEL), "Complete")])).key}
+    }
+
+    assert caching.read(CACHED_MODEL, recorded, observe([claim])).is_done
+    assert not caching.read(CACHED_MODEL, recorded, Observed({})).is_done
+    assert CONFIG.hub_endpoint
