@@ -1,0 +1,95 @@
+"""The measurements of `paceline bench` and their flags; each measurement's module is imported when it is asked for.
+
+Called by the `paceline` command. Reading flags needs no torch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from typing import get_args
+
+from paceline_runtime.bench.shapes import SHAPES
+from paceline_runtime.config import DType
+
+MEASUREMENTS = {
+    "step": "time of decode steps and of a prefill at a model's real shape, random weights, beside the device's limit",
+    "share": "inter-token time of decoding requests alone and while a long prompt prefills",
+    "peer": "decode and prefill against transformers' generate, and the server's memory, for a GGUF model",
+}
+_ALGORITHMS = ("off", "ngram", "mtp", "dflash")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the measurements and their flags."""
+    commands = parser.add_subparsers(dest="measurement", required=True, metavar="MEASUREMENT")
+    added = {name: commands.add_parser(name, help=text, description=text) for name, text in MEASUREMENTS.items()}
+    _add_shape(added["step"])
+    _add_step(added["step"])
+    _add_shape(added["share"])
+    _add_share(added["share"])
+    _add_peer(added["peer"])
+    for one in added.values():
+        one.add_argument("--json", metavar="FILE", help="also write the figures as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run one measurement; the exit status."""
+    module = importlib.import_module(f"paceline_runtime.bench.{args.measurement}")
+    return int(module.run(args))
+
+
+def _add_shape(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--shape", required=True, metavar="NAME", help=f"{', '.join(SHAPES)}, or a folder with a config.json")
+    parser.add_argument("--dummy-weights", action="store_true", help="random weights: said for clarity, there are no others")
+    parser.add_argument("--layers", type=int, metavar="N", help="keep only the first N layers of the target")
+    parser.add_argument("--dtype", default="auto", choices=get_args(DType), help="auto: bfloat16 on a GPU, else float32")
+    parser.add_argument("--device", default="auto", help="auto: a GPU if there is one")
+    parser.add_argument("--threads", type=int, metavar="N", help="CPU threads (default: torch's)")
+
+
+def _add_step(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--algorithms", default="off", type=_names, metavar="A,B", help=f"of {', '.join(_ALGORITHMS)}")
+    parser.add_argument("--num-steps", type=int, metavar="K", help="drafts per step (default: 7 for dflash, else 3)")
+    parser.add_argument("--requests", default="1,4", type=_numbers, metavar="N,M", help="batch sizes (default: 1,4)")
+    parser.add_argument("--context-tokens", type=int, default=1024, metavar="N", help="prompt of each request (default: 1024)")
+    parser.add_argument("--steps", type=int, default=32, metavar="N", help="decode steps to measure (default: 32)")
+    parser.add_argument(
+        "--prefill-tokens", type=int, default=8192, metavar="N", help="prompt of the prefill, 0: none (default: 8192)"
+    )
+    parser.add_argument("--prefill-chunk", type=int, default=2048, metavar="N", help="prompt tokens a step (default: 2048)")
+    parser.add_argument("--tokens-per-step", type=float, metavar="X", help="synthetic acceptance (default: as published)")
+
+
+def _add_share(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--requests", default=4, type=int, metavar="N", help="decoding requests (default: 4)")
+    parser.add_argument("--context-tokens", type=int, default=256, metavar="N", help="prompt of each (default: 256)")
+    parser.add_argument("--prompt-tokens", type=int, default=16384, metavar="N", help="the long prompt (default: 16384)")
+    parser.add_argument("--steps", type=int, default=64, metavar="N", help="decode steps measured alone (default: 64)")
+
+
+def _add_peer(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--model", required=True, metavar="PATH", help="a .gguf file of the llama family")
+    parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"), help="of both (default: float32)")
+    parser.add_argument("--threads", type=int, default=1, metavar="N", help="CPU threads of both (default: 1)")
+    parser.add_argument("--pairs", type=int, default=7, metavar="N", help="interleaved pairs (default: 7)")
+    parser.add_argument("--prompt-tokens", type=int, default=256, metavar="N", help="default: 256")
+    parser.add_argument("--new-tokens", type=int, default=64, metavar="N", help="default: 64")
+    parser.add_argument("--skip-memory", action="store_true", help="do not start a server to measure its memory")
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(text.split(","))
+    if unknown := sorted(set(names) - set(_ALGORITHMS)):
+        raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: not of {', '.join(_ALGORITHMS)}")
+    return names
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    try:
+        numbers = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers as 1,4") from None
+    if min(numbers) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: every number must be at least 1")
+    return numbers

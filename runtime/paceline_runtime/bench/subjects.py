@@ -1,0 +1,111 @@
+"""What a measurement runs: a target of the asked shape, and the proposers that draft for it.
+
+Called by `step` and `share`. Weights are random unless the shape is a folder that holds some; a released DFlash 2 draft is
+always random, made on the device, since writing gigabytes to a disk first would measure nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+
+from paceline_compat.checkpoint import draft_facts, target_facts
+from paceline_compat.draft_tensors import expected_shapes
+from paceline_runtime.bench.shapes import SHAPES, Shape, find_shape
+from paceline_runtime.config import EngineConfig
+from paceline_runtime.engine.build import pick_device, pick_dtype
+from paceline_runtime.errors import ConfigError
+from paceline_runtime.loaders import load_target
+from paceline_runtime.models.base import TargetModel
+from paceline_runtime.speculative.base import Proposer
+from paceline_runtime.speculative.dflash.config import DraftConfig
+from paceline_runtime.speculative.dflash.draft import Draft
+from paceline_runtime.speculative.dflash.init import DraftSizes, draft_content
+from paceline_runtime.speculative.dflash.load import draft_dtype
+from paceline_runtime.speculative.dflash.ops import ops_for
+from paceline_runtime.speculative.dflash.proposer import DFlashProposer
+from paceline_runtime.speculative.dflash.weights import assemble as assemble_weights
+from paceline_runtime.speculative.registry import load_proposer
+
+_SPREAD = 0.02
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A loaded target of a shape; `path` is the folder that holds its `config.json` for as long as the measurement runs."""
+
+    shape: Shape
+    path: Path
+    target: TargetModel
+    is_dummy: bool
+
+    def proposer(self, algorithm: str, num_steps: int | None, max_model_len: int) -> Proposer | None:
+        """A fresh proposer; None for `off`. Raises ValueError for an algorithm that this target cannot have."""
+        if algorithm == "dflash":
+            return dummy_dflash(self._draft_content(), self.target, num_steps)
+        config = EngineConfig(
+            model_path=str(self.path),
+            speculative_algorithm=algorithm,  # type: ignore[arg-type]  # the command let only known ones pass
+            speculative_num_steps=None if algorithm == "off" else num_steps,
+            dummy_weights=self.is_dummy,
+        )
+        return load_proposer(config, self.target, max_model_len)
+
+    def _draft_content(self) -> dict[str, Any]:
+        if self.shape.draft is not None:
+            return dict(self.shape.draft)
+        return draft_content(target_facts(self.shape.name, self.shape.target, {}), DraftSizes())
+
+
+@contextmanager
+def subject(args: argparse.Namespace, num_positions: int) -> Iterator[Subject]:
+    """The target that the flags describe, with room for `num_positions`. Raises ConfigError with what would do."""
+    if args.threads is not None:
+        torch.set_num_threads(args.threads)
+    device = pick_device(args.device)
+    dtype = pick_dtype(args.dtype, device)
+    shape = find_shape(args.shape)
+    if not args.dummy_weights:
+        _refuse_without_weights(args)
+        target = load_target(args.shape, dtype=dtype, device=device)
+        yield Subject(shape, Path(args.shape), target, is_dummy=False)
+        return
+    shape = shape.with_layers(args.layers).with_positions(num_positions)
+    with TemporaryDirectory(prefix="paceline-bench-") as folder:
+        (Path(folder) / "config.json").write_text(json.dumps(shape.target))
+        target = load_target(folder, dtype=dtype, device=device, dummy=True)
+        yield Subject(shape, Path(folder), target, is_dummy=True)
+
+
+def dummy_dflash(content: dict[str, Any], target: TargetModel, num_steps: int | None) -> DFlashProposer:
+    """A DFlash 2 proposer with random weights for the draft that `content` describes; k defaults to block_size - 1."""
+    facts = draft_facts("random draft", content, {})
+    config = DraftConfig.from_facts(facts)
+    dtype = draft_dtype(target.dtype, target.device)
+    tensors = {name: _random(shape, dtype, target.device) for name, shape in expected_shapes(facts).items()}
+    draft = Draft(config, assemble_weights(config, tensors), ops_for(target.device))
+    return DFlashProposer(draft, target, num_steps or config.block_size - 1)
+
+
+def _random(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    if len(shape) == 1:
+        return torch.ones(shape, dtype=dtype, device=device)
+    return torch.empty(shape, dtype=dtype, device=device).normal_(0.0, _SPREAD)
+
+
+def _refuse_without_weights(args: argparse.Namespace) -> None:
+    problems = []
+    if args.shape in SHAPES:
+        problems.append(f"--shape {args.shape} has no weights here: add --dummy-weights, or name a checkpoint's folder")
+    if args.layers is not None:
+        problems.append("--layers cuts a random target only: add --dummy-weights or drop it")
+    if problems:
+        raise ConfigError(problems)

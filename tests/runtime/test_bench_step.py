@@ -1,0 +1,179 @@
+"""`paceline bench step` on tiny shapes: what it counts, what it commits, what it refuses."""
+
+import argparse
+import json
+
+import pytest
+import torch
+
+from paceline_runtime import bench
+from paceline_runtime.bench.acceptance import SyntheticAcceptance, assumed_tokens_per_step
+from paceline_runtime.bench.drive import drain, make_engine, start_decoding
+from paceline_runtime.bench.limits import measure_limits
+from paceline_runtime.bench.shapes import SHAPES, find_shape
+from paceline_runtime.bench.subjects import subject
+from paceline_runtime.bench.traffic import distinct_experts, step_traffic
+from paceline_runtime.errors import ConfigError
+
+TINY = {
+    "architectures": ["Qwen3ForCausalLM"],
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "vocab_size": 96,
+    "max_position_embeddings": 256,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 1e4,
+    "tie_word_embeddings": False,
+    "eos_token_id": 2,
+}
+
+
+def parse(*words):
+    """The flags of `paceline bench`, parsed."""
+    parser = argparse.ArgumentParser()
+    bench.add_arguments(parser)
+    return parser.parse_args(list(words))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder that holds a config and no weights."""
+    (tmp_path / "config.json").write_text(json.dumps(TINY))
+    return tmp_path
+
+
+def step_args(folder, *words):
+    """A short measurement of the tiny shape."""
+    short = ("--requests", "1,2", "--context-tokens", "70", "--steps", "3", "--prefill-tokens", "130")
+    return parse("step", "--dummy-weights", "--shape", str(folder), *short, *words)
+
+
+@pytest.fixture
+def quick_limits(monkeypatch):
+    """Limits of a megabyte: the tests look at no speed."""
+    monkeypatch.setattr("paceline_runtime.bench.step.measure_limits", lambda device: measure_limits(device, 1 << 20))
+
+
+@pytest.mark.usefixtures("quick_limits")
+def test_step_writes_what_it_prints(folder, tmp_path, capsys):
+    """Every algorithm and batch size is in the table and in the JSON; what is not there yet is named."""
+    out = tmp_path / "figures.json"
+    args = step_args(folder, "--algorithms", "off,ngram,dflash", "--json", str(out))
+
+    assert bench.run(args) == 0
+
+    printed, figures = capsys.readouterr().out, json.loads(out.read_text())
+    assert [("off", 1), ("off", 2), ("ngram", 1), ("ngram", 2), ("dflash", 1), ("dflash", 2)] == [
+        (row["algorithm"], row["num_requests"]) for row in figures["decode"]
+    ]
+    assert printed.count("dflash") == 2
+    assert "acceptance is synthetic" in printed
+    assert all(row["step_s"] >= row["launch_s"] > 0 for row in figures["decode"])
+    assert figures["prefill"]["num_tokens"] == 130
+
+
+@pytest.mark.parametrize("tokens_per_step", [1.0, 2.5, 4.0])
+def test_synthetic_acceptance_commits_the_assumed_mean(folder, tokens_per_step):
+    """Over whole steps the mean is met exactly, whatever the drafts were."""
+    with subject(step_args(folder), 256) as one:
+        proposer = one.proposer("ngram", 3, 256)
+        engine = make_engine(one, proposer, num_requests=2, max_model_len=256, prefill_chunk=64)
+        engine.executor = SyntheticAcceptance(engine.executor, tokens_per_step)
+        names = start_decoding(engine, 2, 40)
+        committed = [tokens for _ in range(8) for tokens in engine.step() if tokens.steps]
+        drain(engine, names)
+
+    assert len(committed) >= 12
+    by_request = {name: [len(t.token_ids) for t in committed if t.request_id == name] for name in names}
+    assert {round(sum(runs) / len(runs), 1) for runs in by_request.values()} <= {
+        round(tokens_per_step + offset / 10, 1) for offset in range(-1, 2)
+    }
+    engine.check_integrity()
+
+
+def test_traffic_of_a_dense_step_is_its_weights_and_its_context(folder):
+    """By hand: every matrix but the embedding, and K/V of each position."""
+    with subject(step_args(folder), 256) as one:
+        traffic = step_traffic(one.shape.text, one.target, None, 2, 100)
+    attention = 64 * (4 + 2 + 2) * 16 + 4 * 16 * 64 + 2 * 16
+    layer = attention + 3 * 64 * 96 + 2 * 64
+
+    assert traffic.weight_bytes == 4 * (4 * layer + 64 + 96 * 64)
+    assert traffic.kv_bytes == 2 * 100 * 4 * 2 * 2 * 16 * 4
+    assert traffic.draft_bytes == traffic.state_bytes == 0
+
+
+def test_distinct_experts_of_a_block():
+    """The published 57 of 256 for eight rows of eight; all of them for very many rows."""
+    assert round(distinct_experts(256, 8, 8)) == 57
+    assert distinct_experts(256, 8, 1) == pytest.approx(8)
+    assert distinct_experts(256, 8, 10_000) == pytest.approx(256)
+    assert distinct_experts(0, 0, 8) == 0
+
+
+def test_published_tokens_per_step_come_before_the_assumption():
+    """At other depths a flat conditional rate stands in, and without drafts one token is exact."""
+    shape = SHAPES["qwen3.8-27b"]
+
+    assert assumed_tokens_per_step(shape, "dflash", 7) == (5.47, "published")
+    assert assumed_tokens_per_step(shape, "off", 0) == (1.0, "exact")
+    assert assumed_tokens_per_step(shape, "dflash", 1)[0] == pytest.approx(1.85)
+
+
+def test_fewer_layers_keep_the_taps_inside():
+    """A cut target has a draft that fits it."""
+    cut = SHAPES["qwen3.6-35b-a3b"].with_layers(4)
+
+    assert cut.text["num_hidden_layers"] == 4
+    assert cut.draft["dflash_config"]["target_layer_ids"] == [0, 1, 2, 3]
+    assert SHAPES["qwen3.6-35b-a3b"].text["num_hidden_layers"] == 40
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--shape", "no-such"), "neither one of"),
+        (("--shape", "qwen3.8-27b"), "add --dummy-weights"),
+        (("--shape", "smollm2-135m", "--dummy-weights", "--layers", "31"), "between 1 and 30"),
+    ],
+)
+def test_wrong_shapes_are_refused_with_the_remedy(words, message):
+    """By the flag's name."""
+    with pytest.raises(ConfigError, match=message):
+        bench.run(parse("step", *words))
+
+
+@pytest.mark.usefixtures("quick_limits")
+def test_impossible_acceptance_is_refused(folder):
+    """More tokens than a step can commit."""
+    with pytest.raises(ConfigError, match="between 1 and 4 at 3 drafts"):
+        bench.run(step_args(folder, "--algorithms", "ngram", "--tokens-per-step", "4.5"))
+
+
+def test_read_kernel_sums_every_element():
+    """Also where the last block is partial."""
+    from paceline_kernels.stream_read import stream_read
+    from paceline_kernels.stream_read.kernel import stream_read_kernel
+
+    for size in (1, 2048, 5000):
+        x = torch.randint(-1000, 1000, (size,), dtype=torch.int32)
+
+        assert stream_read_kernel(x).sum(dtype=torch.int32) == stream_read(x)
+
+
+def test_released_drafts_have_the_published_number_of_parameters():
+    """The shapes reproduce 1,924,404,480 and 526,251,520 weights."""
+    from math import prod
+
+    from paceline_compat.checkpoint import draft_facts
+    from paceline_compat.draft_tensors import expected_shapes
+
+    sizes = {
+        name: sum(prod(shape) for shape in expected_shapes(draft_facts(name, find_shape(name).draft, {})).values())
+        for name in ("qwen3.8-27b", "qwen3.6-35b-a3b")
+    }
+    assert {"qwen3.8-27b": 1_924_404_480, "qwen3.6-35b-a3b": 526_251_520} == sizes
