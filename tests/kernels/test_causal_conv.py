@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from gdn_recurrence import conv_by_rows, relative_rms
+from gdn_recurrence import conv_by_rows, relative_rms, replaying
 
 from paceline_kernels.causal_conv import prefill_conv, replay_conv, verify_conv
 
@@ -28,7 +28,7 @@ def test_every_accept_length_equals_the_whole_sequence(num_steps: int, size: int
         assert relative_rms(out, conv_by_rows(texts[b], weight)) < 1e-12
     for step in range(2 * width + 1):
         block = torch.randn(2, width, channels, dtype=torch.float64)
-        out = verify_conv(states, journal, slots, kept, ints(0, 0), ints(0, 0), block, weight)
+        out = verify_conv(states, journal, replaying(slots, kept), block, weight)
         kept = (torch.arange(2) * 2 + step) % width + 1
         for b in range(2):
             whole = torch.cat((texts[b], block[b]))
@@ -42,7 +42,7 @@ def test_states_are_the_last_inputs_at_the_kept_row_and_at_the_snapshot() -> Non
     states, journal = torch.randn(6, size - 1, channels), torch.randn(6, 8, channels)
     before = states.clone()
 
-    replay_conv(states, journal, ints(1, 2), ints(7, 2), ints(1, 0), ints(4, 5))
+    replay_conv(states, journal, replaying([1, 2], [7, 2], [1, 0], [4, 5]))
 
     inputs = torch.cat((before, journal), dim=1)
     assert torch.equal(states[1], inputs[1, 7:10])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from gdn_recurrence import part, random_rows, relative_rms, step_by_step
+from gdn_recurrence import part, random_rows, relative_rms, replaying, step_by_step
 
 from paceline_kernels.gated_delta import DeltaRows, Journal, prefill, replay, verify
 
@@ -75,7 +75,7 @@ def test_every_accept_length_equals_the_recurrence(num_steps: int) -> None:
     kept, expected_states = ints(0, 0, 0), [states[slot] for slot in slots]
     for step in range(2 * width + 1):
         block = random_rows(len(slots), width)
-        out = verify(states, journal, slots, kept, ints(0, 0, 0), ints(0, 0, 0), block)
+        out = verify(states, journal, replaying(slots, kept), block)
         kept = (torch.arange(len(slots)) * 2 + step) % width + 1
         for b, slot in enumerate(slots):
             assert relative_rms(states[slot], expected_states[b]) < EXACT
@@ -89,9 +89,9 @@ def test_snapshots_are_the_states_inside_the_replayed_run() -> None:
     slots, block = ints(1, 2, 3), random_rows(3, 8)
     states, journal = pool(8, 8, block)
     before = states.clone()
-    verify(states, journal, slots, ints(0, 0, 0), ints(0, 0, 0), ints(0, 0, 0), block)
+    verify(states, journal, replaying(slots, [0, 0, 0]), block)
 
-    after = replay(states, journal, slots, ints(7, 4, 8), ints(3, 4, 0), ints(5, 6, 7))
+    after = replay(states, journal, replaying(slots, [7, 4, 8], [3, 4, 0], [5, 6, 7]))
 
     for b, (rows, snapshot) in enumerate(((7, 3), (4, 4), (8, 0))):
         _, expected = step_by_step(part(block, b), before[b + 1])
@@ -109,7 +109,7 @@ def test_a_replay_of_no_rows_changes_nothing() -> None:
     states, journal = pool(4, 3, rows)
     before = states.clone()
 
-    out = verify(states, journal, ints(2, 0), ints(0, 0), ints(0, 0), ints(0, 0), rows)
+    out = verify(states, journal, replaying([2, 0], [0, 0], journals=[3, 0]), rows)
 
     assert torch.equal(states[1:], before[1:])
     assert relative_rms(out[0], step_by_step(part(rows, 0), before[2])[0]) < EXACT
@@ -123,8 +123,8 @@ def test_states_stay_in_float32_below_bfloat16_rows() -> None:
     exact = DeltaRows(*(x.double() for x in (rows.q, rows.k, rows.v, rows.log_decay, rows.beta)))
     expected = [step_by_step(part(exact, b), states[b + 1].double()) for b in range(2)]
 
-    out = verify(states, journal, ints(1, 2), ints(0, 0), ints(0, 0), ints(0, 0), rows)
-    replay(states, journal, ints(1, 2), ints(6, 2), ints(0, 0), ints(0, 0))
+    out = verify(states, journal, replaying([1, 2], [0, 0]), rows)
+    replay(states, journal, replaying([1, 2], [6, 2]))
 
     assert out.dtype == torch.bfloat16
     for b, kept in enumerate((6, 2)):

@@ -5,6 +5,16 @@ from __future__ import annotations
 import torch
 
 from paceline_kernels.gated_delta import DeltaRows
+from paceline_kernels.replay import Replay
+
+
+def replaying(slots, num_rows, snapshot_rows=None, snapshot_slots=None, journals=None) -> Replay:
+    """A replay of lists or tensors; journals are numbered from 1 in the order of the requests unless given."""
+    slots = torch.as_tensor(slots)
+    none = torch.zeros_like(slots)
+    journals = torch.arange(1, 1 + len(slots)) if journals is None else torch.as_tensor(journals)
+    snapshots = [none if given is None else torch.as_tensor(given) for given in (snapshot_rows, snapshot_slots)]
+    return Replay(slots, journals, torch.as_tensor(num_rows), *snapshots)
 
 
 def random_rows(*shape: int, key_heads=2, value_heads=4, key_dim=8, value_dim=6, dtype=torch.float64) -> DeltaRows:

@@ -4,7 +4,7 @@ Called by the Gated DeltaNet layers. A slot's state is the K - 1 inputs before t
 journals its own inputs, of which the next step applies those that were accepted. It refuses to know about requests, and
 reads nothing back to the host: which slots and how many rows are device tensors.
 
-Shapes: states [S, K - 1, C] and journal [S, R, C] by slot; weight [C, K], the last tap for the row itself.
+Shapes: states [S, K - 1, C] by slot; journal [J, R, C]; weight [C, K], the last tap for the row itself.
 """
 
 from __future__ import annotations
@@ -12,40 +12,25 @@ from __future__ import annotations
 import torch
 from torch.nn import functional
 
+from paceline_kernels.replay import Replay
 
-def replay_conv(
-    states: torch.Tensor,
-    journal: torch.Tensor,
-    slots: torch.Tensor,
-    replay_rows: torch.Tensor,
-    snapshot_rows: torch.Tensor,
-    snapshot_slots: torch.Tensor,
-) -> torch.Tensor:
-    """Move the states of `slots` int64 [B] on by their first `replay_rows` journal rows: the new states [B, K - 1, C].
 
-    The state after `snapshot_rows` of them goes to `snapshot_slots`, unless that is 0 rows.
-    """
-    inputs = torch.cat((states.index_select(0, slots), journal.index_select(0, slots)), dim=1)
+def replay_conv(states: torch.Tensor, journal: torch.Tensor, replay: Replay) -> torch.Tensor:
+    """Move the states of B requests on by their journal rows: the new states [B, K - 1, C]. Snapshots are written too."""
+    inputs = torch.cat((states.index_select(0, replay.slots), journal.index_select(0, replay.journals)), dim=1)
     num_kept = states.shape[1]
-    moved = _window(inputs, replay_rows, num_kept)
-    states.index_copy_(0, torch.where(snapshot_rows > 0, snapshot_slots, 0), _window(inputs, snapshot_rows, num_kept))
-    states.index_copy_(0, slots, moved)
+    moved = _window(inputs, replay.num_rows, num_kept)
+    states.index_copy_(0, replay.written_snapshots, _window(inputs, replay.snapshot_rows, num_kept))
+    states.index_copy_(0, replay.slots, moved)
     return moved
 
 
 def verify_conv(
-    states: torch.Tensor,
-    journal: torch.Tensor,
-    slots: torch.Tensor,
-    replay_rows: torch.Tensor,
-    snapshot_rows: torch.Tensor,
-    snapshot_slots: torch.Tensor,
-    x: torch.Tensor,
-    weight: torch.Tensor,
+    states: torch.Tensor, journal: torch.Tensor, replay: Replay, x: torch.Tensor, weight: torch.Tensor
 ) -> torch.Tensor:
     """Replay, then convolve the new rows x [B, W, C] without moving the state; they become the journal. [B, W, C]."""
-    before = replay_conv(states, journal, slots, replay_rows, snapshot_rows, snapshot_slots)
-    journal[:, : x.shape[1]].index_copy_(0, slots, x)
+    before = replay_conv(states, journal, replay)
+    journal[:, : x.shape[1]].index_copy_(0, replay.journals, x)
     return _convolve(torch.cat((before, x), dim=1), weight)
 
 

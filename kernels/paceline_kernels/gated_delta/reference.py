@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 import torch
 
+from paceline_kernels.replay import Replay
+
 CHUNK_ROWS = 64
 """Rows of a prefill that are computed together: the page grid, so that a cut there changes no sum."""
 _NORM_EPS = 1e-6
@@ -35,9 +37,9 @@ class DeltaRows:
 
 @dataclass(frozen=True)
 class Journal:
-    """What the rows of each slot's last verify would add to its state, up to R rows.
+    """What the rows of each request's last verify would add to its state, up to R rows.
 
-    keys: [S, R, Hk, Dk], normalised; values: [S, R, Hv, Dv], corrected; decays: [S, R, Hv], cumulated log decays
+    keys: [J, R, Hk, Dk], normalised; values: [J, R, Hv, Dv], corrected; decays: [J, R, Hv], cumulated log decays
     """
 
     keys: torch.Tensor
@@ -45,47 +47,30 @@ class Journal:
     decays: torch.Tensor
 
 
-def replay(
-    states: torch.Tensor,
-    journal: Journal,
-    slots: torch.Tensor,
-    replay_rows: torch.Tensor,
-    snapshot_rows: torch.Tensor,
-    snapshot_slots: torch.Tensor,
-) -> torch.Tensor:
-    """Move the states [S, Hv, Dk, Dv] of `slots` int64 [B] on by their first `replay_rows` journal rows; returns them.
-
-    The state after `snapshot_rows` of them goes to `snapshot_slots`, unless that is 0 rows.
-    """
-    before = states.index_select(0, slots)
-    keys, values, decays = (part.index_select(0, slots) for part in (journal.keys, journal.values, journal.decays))
-    keys = _per_value_head(keys.transpose(1, 2), before.shape[1])
-    rows = keys, values.transpose(1, 2), decays.transpose(1, 2)
-    moved = _advance(before, *rows, replay_rows)
-    states.index_copy_(0, torch.where(snapshot_rows > 0, snapshot_slots, 0), _advance(before, *rows, snapshot_rows))
-    states.index_copy_(0, slots, moved)
+def replay(states: torch.Tensor, journal: Journal, step: Replay) -> torch.Tensor:
+    """Move the states [S, Hv, Dk, Dv] of B requests on by their journal rows; returns them. Snapshots are written too."""
+    before = states.index_select(0, step.slots)
+    keys, values, decays = (
+        part.index_select(0, step.journals).transpose(1, 2) for part in (journal.keys, journal.values, journal.decays)
+    )
+    rows = _per_value_head(keys, before.shape[1]), values, decays
+    moved = _advance(before, *rows, step.num_rows)
+    states.index_copy_(0, step.written_snapshots, _advance(before, *rows, step.snapshot_rows))
+    states.index_copy_(0, step.slots, moved)
     return moved
 
 
-def verify(
-    states: torch.Tensor,
-    journal: Journal,
-    slots: torch.Tensor,
-    replay_rows: torch.Tensor,
-    snapshot_rows: torch.Tensor,
-    snapshot_slots: torch.Tensor,
-    rows: DeltaRows,
-) -> torch.Tensor:
-    """Replay, then compute W new rows per slot from the replayed state without writing it: [B, W, Hv, Dv] of v's dtype.
+def verify(states: torch.Tensor, journal: Journal, step: Replay, rows: DeltaRows) -> torch.Tensor:
+    """Replay, then compute W new rows per request from the replayed state without writing it: [B, W, Hv, Dv] of v's dtype.
 
-    The new rows become the slots' journal. Slot 0 is the dummy: inert rows name it, and what it holds means nothing.
+    The new rows become the journal. Slot and journal 0 are dummies: inert requests name them, and what they hold means nothing.
     """
-    state = replay(states, journal, slots, replay_rows, snapshot_rows, snapshot_slots)
+    state = replay(states, journal, step)
     q, k, v, decays, beta = _heads_first(rows, state)
     out, values = _chunk(state, q, k, v, decays, beta)
     num_shared, width = state.shape[1] // journal.keys.shape[2], k.shape[2]
     for kept, new in zip((journal.keys, journal.values, journal.decays), (k[:, ::num_shared], values, decays), strict=True):
-        kept[:, :width].index_copy_(0, slots, new.transpose(1, 2))
+        kept[:, :width].index_copy_(0, step.journals, new.transpose(1, 2))
     return out.transpose(1, 2).to(rows.v.dtype)
 
 

@@ -7,7 +7,7 @@ no file format.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -42,6 +42,7 @@ class Parameters:
         self.places: dict[str, Place] = {}
         self.ignored: list[str] = []
         self.ignored_suffixes: list[str] = []
+        self._otherwise: list[tuple[tuple[str, ...], dict[str, Place]]] = []
         self._allocated_bytes = 0
 
     def tensor(self, name: str, *shape: int, dtype: torch.dtype | None = None, convert: Convert | None = None) -> torch.Tensor:
@@ -66,6 +67,18 @@ class Parameters:
     def norm(self, name: str, size: int, eps: float) -> RmsNorm:
         """An RMS norm stored as `name.weight`."""
         return RmsNorm(self.tensor(f"{name}.weight", size), eps)
+
+    def store_otherwise(self, names: tuple[str, ...], places: Mapping[str, Place]) -> None:
+        """Let a checkpoint that has none of the stored tensors `names` fill their memory through these places instead."""
+        self._otherwise.append((names, dict(places)))
+
+    def settle(self, stored: Collection[str]) -> None:
+        """Choose, by the names that a checkpoint has, among the ways in which it may store the same weights."""
+        for names, places in self._otherwise:
+            if not any(name in stored for name in names) and any(name in stored for name in places):
+                for name in names:
+                    del self.places[name]
+                self.places |= places
 
     def is_ignored(self, name: str) -> bool:
         """Whether a stored tensor without a place is to be passed over."""

@@ -40,6 +40,7 @@ def load_target(
     if dummy:
         fill_dummy(parameters)
     else:
+        parameters.settle({tensor.name for tensor in checkpoint.tensors})
         check_tensors(checkpoint, parameters)
         fill(checkpoint, parameters, on_progress)
     return model
@@ -59,6 +60,6 @@ def open_checkpoint(path: Path, *, config_only: bool = False) -> Checkpoint:
 def _with_vocab_rows(checkpoint: Checkpoint) -> dict[str, Any]:
     """Add `vocab_rows` where the embedding is stored with more rows than the config's vocabulary has ids."""
     rows = [t.shape[0] for t in checkpoint.tensors if t.name.endswith("embed_tokens.weight") and t.shape]
-    vocab_size = checkpoint.config.get("vocab_size")
+    vocab_size = {**checkpoint.config, **(checkpoint.config.get("text_config") or {})}.get("vocab_size")
     padded = isinstance(vocab_size, int) and bool(rows) and rows[0] > vocab_size
     return {**checkpoint.config, **({"vocab_rows": rows[0]} if padded else {})}

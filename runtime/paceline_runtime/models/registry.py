@@ -15,6 +15,10 @@ Build = Callable[[Mapping[str, Any], Parameters], TargetModel]
 ARCHITECTURES: Mapping[str, str] = {
     "LlamaForCausalLM": "paceline_runtime.models.llama",
     "Qwen3ForCausalLM": "paceline_runtime.models.qwen3",
+    "Qwen3_5ForCausalLM": "paceline_runtime.models.qwen3_5",
+    "Qwen3_5ForConditionalGeneration": "paceline_runtime.models.qwen3_5",
+    "Qwen3_5MoeForCausalLM": "paceline_runtime.models.qwen3_5_moe",
+    "Qwen3_5MoeForConditionalGeneration": "paceline_runtime.models.qwen3_5_moe",
 }
 """Architecture as in a config's `architectures` -> module with `build(config, parameters) -> TargetModel`."""
 

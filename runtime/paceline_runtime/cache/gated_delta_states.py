@@ -1,0 +1,135 @@
+"""The recurrent states of Gated DeltaNet layers by slot, and the journals of their last verifies by request row.
+
+Made by the hybrid families as the engine's `StatePool`; their layers read and write it through `LayerStates`. Recurrent states
+and journals are float32, or float64 where the engine is: what 16 bits lose in a state stays lost.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from paceline_kernels.causal_conv import replay_conv
+from paceline_kernels.gated_delta import Journal, replay
+from paceline_kernels.replay import Replay
+from paceline_runtime.batch import StateBatch
+
+
+@dataclass(frozen=True)
+class DeltaShape:
+    """Sizes of one Gated DeltaNet layer. Its convolution runs over q, k and v together."""
+
+    num_key_heads: int
+    num_value_heads: int
+    key_dim: int
+    value_dim: int
+    conv_size: int
+
+    @property
+    def key_width(self) -> int:
+        """Values of all key heads."""
+        return self.num_key_heads * self.key_dim
+
+    @property
+    def value_width(self) -> int:
+        """Values of all value heads."""
+        return self.num_value_heads * self.value_dim
+
+    @property
+    def conv_channels(self) -> int:
+        """Channels of the convolution: q, k and v."""
+        return 2 * self.key_width + self.value_width
+
+    def slot_bytes(self, dtype: torch.dtype) -> int:
+        """One layer's state in an engine of `dtype`."""
+        recurrent = self.num_value_heads * self.key_dim * self.value_dim * state_dtype(dtype).itemsize
+        return recurrent + (self.conv_size - 1) * self.conv_channels * dtype.itemsize
+
+    def journal_row_bytes(self, dtype: torch.dtype) -> int:
+        """What one layer keeps of one verified row."""
+        values = self.key_width + self.value_width + self.num_value_heads
+        return values * state_dtype(dtype).itemsize + self.conv_channels * dtype.itemsize
+
+
+@dataclass(frozen=True)
+class LayerStates:
+    """One layer's part of the pool, for S slots and J request rows with R journal rows each.
+
+    recurrent: [S, Hv, Dk, Dv]; conv: [S, K - 1, C], inputs before the next row; conv_journal: [J, R, C]
+    """
+
+    recurrent: torch.Tensor
+    conv: torch.Tensor
+    journal: Journal
+    conv_journal: torch.Tensor
+
+
+class GatedDeltaStates:
+    """A `StatePool`. Memory is zeroed once, so that dummies hold finite numbers."""
+
+    def __init__(
+        self,
+        shape: DeltaShape,
+        *,
+        num_layers: int,
+        num_slots: int,
+        num_rows: int,
+        journal_rows: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        def zeros(*sizes: int, kind: torch.dtype) -> torch.Tensor:
+            return torch.zeros((num_layers, *sizes), dtype=kind, device=device)
+
+        wide, heads, rows = state_dtype(dtype), shape.num_value_heads, (num_rows, journal_rows)
+        self.num_slots, self.journal_rows = num_slots, journal_rows
+        self._recurrent = zeros(num_slots, heads, shape.key_dim, shape.value_dim, kind=wide)
+        self._conv = zeros(num_slots, shape.conv_size - 1, shape.conv_channels, kind=dtype)
+        self._keys = zeros(*rows, shape.num_key_heads, shape.key_dim, kind=wide)
+        self._values = zeros(*rows, heads, shape.value_dim, kind=wide)
+        self._decays = zeros(*rows, heads, kind=wide)
+        self._conv_journal = zeros(*rows, shape.conv_channels, kind=dtype)
+        self.layers = [self._layer(index) for index in range(num_layers)]
+
+    def clear(self, slot: int) -> None:
+        """Make `slot` the state before the first token."""
+        self._recurrent[:, slot].zero_()
+        self._conv[:, slot].zero_()
+
+    def copy(self, source: int, target: int) -> None:
+        """Copy a snapshot into a live slot, or the reverse; onto itself it changes nothing."""
+        self._recurrent[:, target] = self._recurrent[:, source]
+        self._conv[:, target] = self._conv[:, source]
+
+    def flush(self, batch: StateBatch) -> None:
+        """Apply accepted journal rows without computing new ones; snapshots due inside them are written."""
+        step = replay_of(batch)
+        for layer in self.layers:
+            replay_conv(layer.conv, layer.conv_journal, step)
+            replay(layer.recurrent, layer.journal, step)
+
+    def memory_bytes(self) -> int:
+        """Bytes of all slots and journals."""
+        journals = (self._keys, self._values, self._decays, self._conv_journal)
+        return sum(tensor.nbytes for tensor in (self._recurrent, self._conv, *journals))
+
+    def check_integrity(self) -> None:
+        """Every slot, the dummy too, holds numbers; reads the device, so it is for tests."""
+        for name, states in (("recurrent", self._recurrent), ("convolution", self._conv)):
+            finite = states.isfinite().flatten(2).all(2).all(0)
+            assert bool(finite.all()), f"{name} states of slots {(~finite).nonzero().flatten().tolist()} are not finite"
+
+    def _layer(self, index: int) -> LayerStates:
+        journal = Journal(self._keys[index], self._values[index], self._decays[index])
+        return LayerStates(self._recurrent[index], self._conv[index], journal, self._conv_journal[index])
+
+
+def state_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of recurrent states in an engine of `dtype`."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+def replay_of(batch: StateBatch) -> Replay:
+    """A step's state inputs as the kernels take them."""
+    return Replay(batch.slots, batch.rows, batch.replay_rows, batch.snapshot_rows, batch.snapshot_slots)

@@ -1,0 +1,45 @@
+"""The attention of the hybrid families: a sigmoid gate per value of the output, norms on heads, partial rotary positions."""
+
+from __future__ import annotations
+
+import torch
+
+from paceline_kernels.rotary import apply_rotary
+from paceline_runtime.layers.attention import AttentionContext, attend
+from paceline_runtime.layers.linear import Linear
+from paceline_runtime.layers.offset_norm import OffsetRmsNorm
+
+
+class GatedAttention:
+    """`layer` is the index into the K/V pages.
+
+    `qkv` holds the rows of q, k and v stacked in this order; q's are doubled, each head's query before its gate.
+    """
+
+    def __init__(
+        self,
+        qkv: Linear,
+        out: Linear,
+        q_norm: OffsetRmsNorm,
+        k_norm: OffsetRmsNorm,
+        *,
+        layer: int,
+        num_heads: int,
+        num_kv_heads: int,
+        head_dim: int,
+    ) -> None:
+        self.qkv, self.out, self.layer = qkv, out, layer
+        self.q_norm, self.k_norm, self.head_dim = q_norm, k_norm, head_dim
+        self._heads = [2 * num_heads, num_kv_heads, num_kv_heads]
+
+    def __call__(self, x: torch.Tensor, context: AttentionContext) -> torch.Tensor:
+        q, k, v, gate = self.project(x, context)
+        attended = attend(context, self.layer, q, k, v, self.head_dim**-0.5)
+        return self.out((attended * gate.sigmoid()).flatten(1))
+
+    def project(self, x: torch.Tensor, context: AttentionContext) -> tuple[torch.Tensor, ...]:
+        """q, k (normed and rotated), v and the gate of rows x [N, H]: [N, heads, D] each."""
+        doubled, k, v = torch.split(self.qkv(x).view(len(x), -1, self.head_dim), self._heads, dim=1)
+        q, gate = doubled[:, 0::2], doubled[:, 1::2]
+        q, k = (apply_rotary(part, context.rotary) for part in (self.q_norm(q), self.k_norm(k)))
+        return q, k, v, gate

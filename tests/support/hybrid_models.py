@@ -1,0 +1,81 @@
+"""Batches with recurrent states for hybrid targets, without an engine: requests, their slots and what they replay next."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from tiny_models import TinyCache, logits_of, save_tiny, tiny_prefill, tiny_verify
+
+from paceline_runtime.batch import ForwardBatch, StateBatch
+from paceline_runtime.cache.gated_delta_states import GatedDeltaStates
+from paceline_runtime.models.base import TargetModel
+
+HYBRIDS = ("qwen3_5", "qwen3_5_moe")
+IDS = [(7 * i * i + 3 * i + 2) % 300 + 2 for i in range(160)]
+
+
+def save_hybrid(name: str, folder: Path, **overrides) -> Path:
+    """`save_tiny` at a scale at which the norms of GDN outputs do not magnify transformers' float32 rounding past 1e-5."""
+    return save_tiny(name, folder, **{"scale": 0.1, **overrides})
+
+
+@dataclass
+class HybridRunner:
+    """A model with pages and states for a few requests, numbered from 0; request r has the state slot and the row r + 1.
+
+    Slots after those of the requests are free for snapshots. `replay` says how many rows of the last verify were kept.
+    """
+
+    model: TargetModel
+    num_requests: int = 1
+    journal_rows: int = 8
+    num_snapshots: int = 4
+    max_tokens: int = 256
+
+    def __post_init__(self):
+        self.cache = TinyCache(self.model.shape, self.model.dtype, self.num_requests, self.max_tokens)
+        rows = self.num_requests + 1
+        self.states: GatedDeltaStates = self.model.make_states(rows + self.num_snapshots, rows, self.journal_rows)
+        self.cache.with_states(self.states)
+        self.replay = [0] * self.num_requests
+
+    def snapshot_slot(self, index: int) -> int:
+        return self.num_requests + 1 + index
+
+    def prefill(self, *chunks: tuple[int, int, list[int]], snapshots: dict[int, tuple] | None = None, sink=None):
+        """Logits [N, V] of chunks (request, start, ids); `snapshots` by index of the chunk."""
+        batch = tiny_prefill(self.cache, list(chunks))
+        marked = tuple(replace(c, snapshots=(snapshots or {}).get(i, ())) for i, c in enumerate(batch.chunks))
+        zeros = [0] * len(chunks)
+        return self._run(replace(batch, chunks=marked), [chunk[0] for chunk in chunks], zeros, zeros, zeros, sink)
+
+    def verify(self, *rows: tuple[int, int, list[int]], snapshots: dict[int, tuple[int, int]] | None = None, sink=None):
+        """Logits [B * W, V] of rows (request, length, ids); `snapshots`: request -> (rows of the replay, slot)."""
+        requests = [row[0] for row in rows]
+        due = [(snapshots or {}).get(request, (0, 0)) for request in requests]
+        replayed = [self.replay[request] for request in requests]
+        batch = tiny_verify(self.cache, list(rows))
+        return self._run(batch, requests, replayed, [rows for rows, _ in due], [slot for _, slot in due], sink)
+
+    def keep(self, request: int, num_rows: int) -> None:
+        """Rows of the request's last verify that were accepted."""
+        self.replay[request] = num_rows
+
+    def flush(self, request: int, snapshot_rows: int, slot: int) -> None:
+        """The commit-only launch of a request that ends."""
+        columns = ([request + 1], [self.replay[request]], [snapshot_rows], [slot], [request + 1])
+        self.states.flush(StateBatch(*map(torch.tensor, columns)))
+
+    def _run(self, batch: ForwardBatch, requests, replay_rows, snapshot_rows, snapshot_slots, sink):
+        slots = [request + 1 for request in requests]
+        state = StateBatch(*map(torch.tensor, (slots, replay_rows, snapshot_rows, snapshot_slots, slots)))
+        self.batch = replace(batch, state=state)
+        if sink is None:
+            return logits_of(self.model, self.batch, self.cache)
+        return self.model.forward(self.batch, self.cache.memory, sink)
+
+    def state_of(self, slot: int) -> list[torch.Tensor]:
+        """Copies of all layers' recurrent and convolution states of a slot."""
+        return [part[slot].clone() for layer in self.states.layers for part in (layer.recurrent, layer.conv)]
