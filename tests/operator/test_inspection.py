@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from operator_builders import CONFIG, HUB_PAIR, fits, make_job, make_model, make_pod, make_resource, terminated
+from operator_builders import HUB_PAIR, fits, make_job, make_model, make_pod, make_resource, terminated
 
 from paceline_compat import Problem as Broken
 from paceline_compat import Verdict
@@ -179,4 +179,3 @@ def test_recorded_cache_is_believed_while_its_claim_exists():
 
     assert caching.read(CACHED_MODEL, recorded, observe([claim])).is_done
     assert not caching.read(CACHED_MODEL, recorded, Observed({})).is_done
-    assert CONFIG.hub_endpoint

@@ -15,6 +15,7 @@ from paceline_operator.observed import Observed, observe
 from paceline_operator.plan import RETRY_S, contains, plan
 
 PENDING_VERDICT = Inspection("key", PENDING, "Inspecting", "")
+NOTHING = Observed({})
 UNCACHED = Caching(False, "Fetching", "")
 SERVING = ["Service", "PodDisruptionBudget", "Deployment"]
 
@@ -27,7 +28,7 @@ class Case:
     verdict: Inspection | None = None
     caching: Caching = CACHED
     spec: dict = field(default_factory=dict)
-    observed: Observed = Observed({})
+    observed: Observed = NOTHING
     apply: list = field(default_factory=list)
     delete: list = field(default_factory=list)
 

@@ -1,4 +1,4 @@
-"""Models whose children are kept as golden files, and the writer of those files (`python -c 'import operator_golden as g; g.write()'`)."""
+"""Models whose children are kept as golden files, and their writer: `python -c 'import operator_golden as g; g.write()'`."""
 
 from pathlib import Path
 from typing import Any
