@@ -23,7 +23,7 @@ bench: $(READY)  ## `make bench ARGS='...'`
 	$(BIN)/paceline bench $(ARGS)
 plan: $(READY)  ## the memory plan, without a GPU: `make plan ARGS='--model DIR'`
 	$(BIN)/paceline plan $(ARGS)
-chart: $(READY)  ## render and lint the Helm chart
+chart:  ## render and lint the Helm chart
 	helm lint --strict charts/paceline && helm template paceline charts/paceline
 $(READY):
 	$(MAKE) setup
