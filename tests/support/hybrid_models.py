@@ -59,6 +59,15 @@ class HybridRunner:
         batch = tiny_verify(self.cache, list(rows))
         return self._run(batch, requests, replayed, [rows for rows, _ in due], [slot for _, slot in due], sink)
 
+    def verify_padded(self, row: tuple[int, int, list[int]], padding: tuple[int, int, list[int]]):
+        """Logits of one request's rows and of a padded one: dummy slot and row, nothing to replay, no row active."""
+        batch = tiny_verify(self.cache, [row, padding])
+        width, real = len(row[2]), torch.tensor([row[0] + 1, 0])
+        active = torch.arange(2 * width) < width
+        state = StateBatch(real, torch.tensor([self.replay[row[0]], 0]), torch.zeros(2).long(), torch.zeros(2).long(), real)
+        slots = torch.where(active, batch.slots, torch.arange(2 * width))
+        return logits_of(self.model, replace(batch, rows=real, active=active, slots=slots, state=state), self.cache)
+
     def keep(self, request: int, num_rows: int) -> None:
         """Rows of the request's last verify that were accepted."""
         self.replay[request] = num_rows

@@ -1,0 +1,152 @@
+"""Every accept length at every step leaves the states that step-by-step decoding leaves, to 1e-12 relative RMS.
+
+Rejected drafts are wrong tokens, so whatever of them stayed behind would show. Compared are recurrent and convolution states,
+K/V, the journal's kept rows and the logits; across page boundaries with snapshots there.
+"""
+
+import pytest
+import torch
+from gdn_recurrence import relative_rms
+from hybrid_models import IDS, HybridRunner
+
+from paceline_runtime.batch import PAGE_SIZE
+
+pytestmark = pytest.mark.usefixtures("no_grad")
+EXACT = 1e-12
+PROMPT = 57
+"""Not on the grid: chunked and row-by-row prefills differ, and steps soon cross the boundary at 64."""
+
+
+@pytest.fixture(scope="module")
+def states_by_step(hybrid):
+    """State of one request after its prompt and every further token, decoded one by one; and logits and the final pages."""
+    runner = HybridRunner(hybrid)
+    with torch.no_grad():
+        runner.prefill((0, 0, IDS[:PROMPT]))
+        states, logits = {PROMPT: runner.state_of(1)}, {}
+        for position in range(PROMPT, len(IDS)):
+            logits[position] = runner.verify((0, position, [IDS[position]]))[0]
+            runner.keep(0, 1)
+            runner.flush(0, 0, 0)
+            runner.keep(0, 0)
+            states[position + 1] = runner.state_of(1)
+    return states, logits, runner
+
+
+def assert_equal_states(actual, expected):
+    for got, wanted in zip(actual, expected, strict=True):
+        assert relative_rms(got, wanted) < EXACT
+
+
+def block(position, width, num_right):
+    """The pending token, right drafts, then wrong ones."""
+    ids = IDS[position : position + width]
+    return ids[:num_right] + [(token + 1) % 300 + 2 for token in ids[num_right:]]
+
+
+@pytest.mark.parametrize("width", [2, 4, 8])
+def test_every_accept_length_at_every_step(hybrid, states_by_step, width):
+    """Three requests beside each other; request r accepts lengths in its own order."""
+    states, logits, truth = states_by_step
+    runner = HybridRunner(hybrid, num_requests=3, num_snapshots=3)
+    runner.prefill(*((request, 0, IDS[:PROMPT]) for request in range(3)))
+    lengths, kept, seen, snapshots = [PROMPT] * 3, [0] * 3, set(), 0
+    for step in range(4 * width):
+        due = {}
+        for request in range(3):
+            inside = lengths[request] - lengths[request] % PAGE_SIZE - (lengths[request] - kept[request])
+            if kept[request] and 0 < inside <= kept[request]:
+                due[request] = (inside, runner.snapshot_slot(request))
+        starts = list(lengths)
+        kept = [1 + (step + request * (1 + step // width)) % width for request in range(3)]
+        rows = [(request, start, block(start, width, kept[request])) for request, start in enumerate(starts)]
+        out = runner.verify(*rows, snapshots=due).view(3, width, -1)
+        for request, (_, slot) in due.items():
+            boundary = starts[request] - starts[request] % PAGE_SIZE
+            assert_equal_states(runner.state_of(slot), states[boundary])
+            snapshots += 1
+        for request in range(3):
+            assert_equal_states(runner.state_of(request + 1), states[starts[request]])
+            runner.keep(request, kept[request])
+            lengths[request] += kept[request]
+            seen.add((request, kept[request]))
+            for row in range(kept[request]):
+                assert relative_rms(out[request, row], logits[starts[request] + row]) < EXACT
+        if max(lengths) + width > len(IDS):
+            break
+    assert {(request, length) for request in range(3) for length in range(1, width + 1)} == seen
+    assert snapshots >= 3
+    assert_pages_equal(runner, truth, lengths)
+    for request in range(3):
+        runner.flush(request, 0, 0)
+        assert_equal_states(runner.state_of(request + 1), states[lengths[request]])
+
+
+def assert_pages_equal(runner, truth, lengths):
+    """K/V of every committed position."""
+    for request, length in enumerate(lengths):
+        positions = torch.arange(length)
+        for kind in ("keys", "values"):
+            for ours, theirs in zip(
+                getattr(runner.cache.memory.pages, kind), getattr(truth.cache.memory.pages, kind), strict=True
+            ):
+                got = ours.flatten(0, 1)[runner.cache.slots(request, positions)]
+                assert relative_rms(got, theirs.flatten(0, 1)[truth.cache.slots(0, positions)]) < EXACT
+
+
+@pytest.mark.parametrize("kept", range(1, 9))
+def test_a_flush_writes_the_state_and_the_snapshot_inside_the_run(hybrid, states_by_step, kept):
+    """A request that ends has its accepted rows applied without computing new ones."""
+    states, _, _ = states_by_step
+    runner = HybridRunner(hybrid)
+    runner.prefill((0, 0, IDS[:PROMPT]))
+    runner.verify((0, PROMPT, block(PROMPT, 8, kept)))
+    runner.keep(0, kept)
+    inside = PAGE_SIZE - PROMPT if kept >= PAGE_SIZE - PROMPT else 0
+    slot = runner.snapshot_slot(0)
+    runner.flush(0, inside, slot)
+    assert_equal_states(runner.state_of(1), states[PROMPT + kept])
+    if inside:
+        assert_equal_states(runner.state_of(slot), states[PAGE_SIZE])
+    else:
+        assert all(not part.any() for part in runner.state_of(slot)), "a snapshot that was not due was written"
+
+
+def test_prefill_writes_snapshots_at_boundaries_inside_its_chunk(hybrid, states_by_step):
+    """Two boundaries of one chunk; the live state ends at the chunk's end."""
+    states, _, _ = states_by_step
+    runner = HybridRunner(hybrid, num_requests=2)
+    first, second = runner.snapshot_slot(0), runner.snapshot_slot(1)
+    runner.prefill((1, 0, IDS[5:40]), (0, 0, IDS[:150]), snapshots={1: ((64, first), (128, second))})
+    for slot, position in ((first, 64), (second, 128), (1, 150)):
+        assert_equal_states(runner.state_of(slot), states[position])
+
+
+def test_a_restored_snapshot_continues_as_the_original(hybrid, states_by_step):
+    """Copied into another live slot beside its own pages, bitwise; and a cleared slot begins anew."""
+    runner = HybridRunner(hybrid, num_requests=2)
+    slot = runner.snapshot_slot(0)
+    whole = runner.prefill((0, 0, IDS[:100]), snapshots={0: ((64, slot),)})
+    runner.cache.page_table[1, 0] = runner.cache.page_table[0, 0]
+    runner.states.copy(slot, 2)
+    assert torch.equal(whole[64:], runner.prefill((1, 64, IDS[64:100])))
+    assert all(torch.equal(*pair) for pair in zip(runner.state_of(1), runner.state_of(2), strict=True))
+    runner.states.copy(slot, slot)
+    assert_equal_states(runner.state_of(slot), states_by_step[0][64])
+    runner.states.clear(2)
+    assert torch.equal(whole[:50], runner.prefill((1, 0, IDS[:100]))[:50])
+    runner.states.check_integrity()
+
+
+def test_inert_requests_disturb_nobody(hybrid):
+    """A padded request on the dummy slot, row and page beside a real one: same logits, and no slot but its own moves."""
+    alone, padded = HybridRunner(hybrid), HybridRunner(hybrid, num_requests=2)
+    for runner in (alone, padded):
+        runner.prefill((0, 0, IDS[:60]))
+    before = padded.state_of(2)
+    expected = alone.verify((0, 60, IDS[60:64]))
+    padded.cache.page_table[1] = 0
+    out = padded.verify_padded((0, 60, IDS[60:64]), padding=(1, 0, [3, 3, 3, 3]))
+    assert relative_rms(out[:4], expected) < EXACT
+    assert all(torch.equal(*pair) for pair in zip(before, padded.state_of(2), strict=True))
+    padded.states.check_integrity()
