@@ -141,7 +141,9 @@ class Harness:
 
     def __init__(self, draft: Draft, target: TableTarget, num_steps: int, num_rows: int = 4, num_pages: int = 64) -> None:
         self.proposer = DFlashProposer(draft, target, num_steps)
-        self.plane = torch.zeros(num_pages, PAGE_SIZE, draft.config.hidden_size, dtype=draft.dtype)
+        self.device = draft.weights.norm.device
+        shape = (num_pages, PAGE_SIZE, draft.config.hidden_size)
+        self.plane = torch.zeros(shape, dtype=draft.dtype, device=self.device)
         self.proposer.bind({CONTEXT_PLANE: self.plane}, num_rows)
         self.taps = draft.config.target_layer_ids
 
@@ -157,7 +159,8 @@ class Harness:
 
     def propose(self, row: int, pending: int, length: int, temperature: float = 0.0, seed: int = 0):
         """The proposal for one request."""
-        return self.proposer.propose(draft_inputs([row], [pending], [length], [temperature], [seed]))
+        inputs = draft_inputs([row], [pending], [length], [temperature], [seed], device=self.device)
+        return self.proposer.propose(inputs)
 
     def _tell(self, batch: ForwardBatch, features: torch.Tensor) -> None:
         sink = self.proposer.sink(batch)
@@ -167,33 +170,38 @@ class Harness:
         self.proposer.on_rows(batch, sink, features[:, 0])
 
     def _batch(self, row, pages, start, num_tokens, width, chunks) -> ForwardBatch:
-        positions = torch.arange(start, start + num_tokens)
-        table = torch.tensor([list(pages)])
+        positions = torch.arange(start, start + num_tokens, device=self.device)
+        table = torch.tensor([list(pages)], device=self.device)
         return ForwardBatch(
-            ids=torch.zeros(num_tokens, dtype=torch.int64),
+            ids=torch.zeros_like(positions),
             positions=positions,
             slots=table[0][positions // PAGE_SIZE] * PAGE_SIZE + positions % PAGE_SIZE,
-            active=torch.ones(num_tokens, dtype=torch.bool),
-            rows=torch.tensor([row]),
+            active=torch.ones_like(positions, dtype=torch.bool),
+            rows=torch.tensor([row], device=self.device),
             page_table=table,
-            lengths=torch.tensor([start]),
+            lengths=torch.tensor([start], device=self.device),
             width=width,
             chunks=chunks,
         )
 
 
 def draft_inputs(
-    rows: list[int], pending: list[int], lengths: list[int], temperature: list[float], seeds: list[int]
+    rows: list[int],
+    pending: list[int],
+    lengths: list[int],
+    temperature: list[float],
+    seeds: list[int],
+    device: str | torch.device = "cpu",
 ) -> DraftInputs:
     """Inputs of `propose` for B requests; the draft reads neither history nor pages."""
     return DraftInputs(
-        rows=torch.tensor(rows),
-        pending=torch.tensor(pending),
-        lengths=torch.tensor(lengths),
-        history=torch.zeros(max(rows) + 1, 1, dtype=torch.int64),
-        page_table=torch.zeros(len(rows), 1, dtype=torch.int64),
-        temperature=torch.tensor(temperature),
-        seeds=torch.tensor(seeds),
+        rows=torch.tensor(rows, device=device),
+        pending=torch.tensor(pending, device=device),
+        lengths=torch.tensor(lengths, device=device),
+        history=torch.zeros(max(rows) + 1, 1, dtype=torch.int64, device=device),
+        page_table=torch.zeros(len(rows), 1, dtype=torch.int64, device=device),
+        temperature=torch.tensor(temperature, device=device),
+        seeds=torch.tensor(seeds, device=device),
     )
 
 

@@ -91,6 +91,11 @@ def test_slots_outside_the_window_may_hold_anything(harness: Harness) -> None:
     assert_same_draft(harness, 1, 2, 40)
 
 
+def test_a_rows_bytes_are_what_is_allocated(harness: Harness) -> None:
+    """What memory is planned with before rings exist."""
+    assert harness.proposer.rings.memory_bytes() == 4 * harness.proposer.row_bytes
+
+
 @torch.no_grad()
 def test_rejected_rows_leave_no_trace(harness: Harness) -> None:
     """What a verify wrote past the accepted rows is not seen, in the ring or after a restore."""

@@ -31,6 +31,13 @@ class ContextRings:
         self.reach = config.sliding_window - 1
         self._projection = draft.context_projection()
 
+    @staticmethod
+    def row_bytes(draft: Draft) -> int:
+        """Bytes of one row's ring."""
+        config = draft.config
+        per_slot = 2 * config.num_layers * config.num_kv_heads * config.head_dim * draft.dtype.itemsize
+        return (config.sliding_window + SPARE_ROWS) * per_slot
+
     def write(self, rows: torch.Tensor, positions: torch.Tensor, context: torch.Tensor) -> None:
         """Keep context rows [N, H] of positions int64 [N] in request rows int64 [N]; no (row, slot) twice but in row 0."""
         keys, values = context_keys_values(context, positions, self._projection)
