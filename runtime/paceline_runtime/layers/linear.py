@@ -23,5 +23,17 @@ class Linear:
         self.weight, self.bias = weight, bias
         self._kernel = _KERNELS[weight.kind]
 
+    @property
+    def num_rows(self) -> int:
+        """Outputs per input row."""
+        return self.weight.data.shape[0]
+
+    def rows(self, start: int, stop: int) -> Linear:
+        """The layer that gives outputs `start` to `stop` of this one, over the same memory."""
+        if self.weight.kind != DENSE:
+            raise ValueError(f"weights of kind {self.weight.kind!r} cannot be cut by rows")
+        bias = None if self.bias is None else self.bias[start:stop]
+        return Linear(Weight(DENSE, self.weight.data[start:stop]), bias)
+
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return self._kernel(x, self.weight.data, self.bias)
