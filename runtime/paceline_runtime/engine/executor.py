@@ -15,9 +15,9 @@ import torch
 from paceline_runtime.batch import PAGE_SIZE, Chunk, ForwardBatch, StateBatch
 from paceline_runtime.engine.rows import Rows
 from paceline_runtime.engine.sampling import RowParams, adjust_logits, distribution, row_params
-from paceline_runtime.engine.transfer import HostCopy, upload
+from paceline_runtime.engine.transfer import HostCopy, Uploads, upload
 from paceline_runtime.models.base import TargetMemory, TargetModel
-from paceline_runtime.scheduler.request import DecodeRow, Flush, PrefillRow, RowResult, Start, StepPlan, StepResult
+from paceline_runtime.scheduler.request import DecodeRow, Flush, PrefillRow, Request, RowResult, Start, StepPlan, StepResult
 from paceline_runtime.speculative.base import DraftInputs, Proposal, Proposer
 from paceline_runtime.speculative.verify import Verdict, accept_drafts
 
@@ -50,6 +50,8 @@ class Executor:
         self.rows = rows
         self.proposer = proposer
         self.num_steps = proposer.num_steps if proposer else 0
+        self._uploads = Uploads(rows.device)
+        self._last_params: tuple[tuple[Request, ...], RowParams] | None = None
 
     @torch.inference_mode()
     def launch(self, plan: StepPlan) -> Handle:
@@ -92,10 +94,10 @@ class Executor:
             self.memory.states.flush(StateBatch(*(self._ints([getattr(f, name) for f in flushes]) for name in columns)))
 
     def _decode(self, planned: Sequence[DecodeRow], depth: int) -> Results:
-        rows = self._ints([row.row for row in planned])
+        rows = self._uploads.ints("rows", [row.row for row in planned])
         lengths = self.rows.lengths[rows]
-        table = self._page_table([row.pages for row in planned])
-        params = self._params(planned)
+        table = self._uploads.padded("pages", [row.pages for row in planned])
+        params = self._decode_params(planned)
         proposal = self._propose(depth, rows, lengths, table, params)
         num_drafts = (self.rows.max_model_len - 1 - lengths).clamp(min=0, max=depth)
         if proposal.num_tokens is not None:
@@ -136,8 +138,8 @@ class Executor:
         if self.memory.states is not None:
             replay = self.rows.replay[rows]
             crossed = lengths - lengths % PAGE_SIZE - (lengths - replay)
-            slots = self._ints([row.state_slot for row in planned])
-            targets = self._ints([row.snapshot_slot for row in planned])
+            slots = self._uploads.ints("slots", [row.state_slot for row in planned])
+            targets = self._uploads.ints("targets", [row.snapshot_slot for row in planned])
             state = StateBatch(slots, replay, crossed.clamp(min=0), targets, rows)
         return ForwardBatch(
             ids=ids.flatten(),
@@ -175,7 +177,7 @@ class Executor:
             return None
         rows = self._ints([row.row for row, _ in drawing])
         last = hidden[self._ints([chunk.offset + chunk.num_tokens - 1 for _, chunk in drawing])]
-        params = self._params([row for row, _ in drawing])
+        params = self._params([row.request for row, _ in drawing])
         nothing = Proposal(torch.empty((len(drawing), 0), dtype=torch.int64, device=self.rows.device))
         none = torch.zeros_like(rows)
         lengths = self.rows.lengths[rows] - 1
@@ -184,7 +186,7 @@ class Executor:
         return self._results(adjusted, verdict, none, params)
 
     def _prefill_batch(self, planned: Sequence[PrefillRow]) -> ForwardBatch:
-        table = self._page_table([row.pages for row in planned])
+        table = self._uploads.padded("chunk pages", [row.pages for row in planned])
         chunks: list[Chunk] = []
         owners: list[int] = []
         positions: list[int] = []
@@ -230,18 +232,20 @@ class Executor:
             logprobs = (HostCopy(chosen), HostCopy(top.indices), HostCopy(top.values))
         return Results(HostCopy(verdict.run), HostCopy(verdict.num_tokens), HostCopy(num_drafts), logprobs)
 
-    def _params(self, planned: Sequence[DecodeRow] | Sequence[PrefillRow]) -> RowParams:
-        requests = [row.request for row in planned]
+    def _decode_params(self, planned: Sequence[DecodeRow]) -> RowParams:
+        """Parameters of the decode batch, uploaded again only when its requests change."""
+        requests = tuple(row.request for row in planned)
+        if self._last_params is None or self._last_params[0] != requests:
+            self._last_params = requests, self._params(requests)
+        return self._last_params[1]
+
+    def _params(self, requests: Sequence[Request]) -> RowParams:
         return row_params(
             [request.params for request in requests],
             [request.key for request in requests],
             [request.num_prompt for request in requests],
             self.rows.device,
         )
-
-    def _page_table(self, pages: Sequence[Sequence[int]]) -> torch.Tensor:
-        width = max(1, *(len(row) for row in pages))
-        return upload([[*row, *[0] * (width - len(row))] for row in pages], torch.int64, self.rows.device)
 
     def _ints(self, values: Sequence[int]) -> torch.Tensor:
         return upload(values, torch.int64, self.rows.device)
