@@ -1,0 +1,46 @@
+"""A model server for tests of the operator: what its pods' probes, metrics and clients see, without a model.
+
+Runs as a container of the cluster of processes (image `stub/runtime:test`), from this file alone. It takes the
+arguments of `paceline serve` and reports what it was given.
+"""
+
+import http.server
+import json
+import os
+import signal
+import sys
+import threading
+
+DRAFTED, ACCEPTED = 1000, 400
+METRICS = f"""paceline_spec_drafted_tokens_total{{position="0"}} {DRAFTED}
+paceline_spec_accepted_tokens_total{{position="0"}} {ACCEPTED}
+paceline_spec_steps_total 500
+"""
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    """Probes, metrics, and a chat answer that names the server's arguments."""
+
+    def do_GET(self) -> None:
+        self._answer(METRICS if self.path == "/metrics" else "ok")
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        content = json.dumps({"args": sys.argv[1:], "has_key": "PACELINE_API_KEY" in os.environ})
+        self._answer(json.dumps({"choices": [{"message": {"role": "assistant", "content": content}}]}))
+
+    def log_message(self, *args: object) -> None:
+        """Probes come every few seconds."""
+
+    def _answer(self, text: str) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+
+if __name__ == "__main__":
+    if "--crash" in sys.argv:
+        sys.exit("asked to crash")
+    server = http.server.ThreadingHTTPServer(("0.0.0.0", 8000), Handler)
+    signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=server.shutdown).start())
+    server.serve_forever()
