@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from paceline_runtime.batch import PAGE_SIZE, Chunk, ForwardBatch
+from paceline_runtime.batch import PAGE_SIZE, Chunk, ForwardBatch, StateBatch
 from paceline_runtime.cache.pages import PageStore
 from paceline_runtime.config import EngineConfig
 from paceline_runtime.engine.build import assemble
@@ -110,16 +110,19 @@ def last_logits(target: TargetModel, text: list[int]) -> torch.Tensor:
         dtype=target.dtype,
         device=target.device,
     )
+    states = target.make_states(2, 2, 1)
+    one, none = torch.tensor([1]), torch.tensor([0])
     positions = torch.arange(len(text))
     batch = ForwardBatch(
         ids=torch.tensor(text),
         positions=positions,
         slots=positions + PAGE_SIZE,
         active=torch.ones(len(text), dtype=torch.bool),
-        rows=torch.tensor([1]),
+        rows=one,
         page_table=torch.arange(1, num_pages)[None],
-        lengths=torch.tensor([0]),
+        lengths=none,
         width=0,
         chunks=(Chunk(0, len(text), 0),),
+        state=StateBatch(one, none, none, none, one) if states is not None else None,
     )
-    return target.logits(target.forward(batch, TargetMemory(pages))[-1:])[0]
+    return target.logits(target.forward(batch, TargetMemory(pages, states))[-1:])[0]

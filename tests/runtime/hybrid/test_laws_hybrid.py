@@ -1,0 +1,169 @@
+"""Speculative text of hybrid targets equals plain text, token for token in float64, and each thing it survives did happen."""
+
+from collections import Counter
+
+import pytest
+import torch
+from hybrid_models import HYBRIDS
+from law_engine import make_engine, plain_tokens, record_plans, run
+from scripted_proposers import KnowingProposer
+from tiny_models import save_tiny
+
+from paceline_runtime.loaders import load_target
+from paceline_runtime.messages import Submit
+from paceline_runtime.sampling import SamplingParams
+from paceline_runtime.speculative.ngram import NgramProposer
+
+VOCAB_SIZE = 64
+MAX_TOKENS = 60
+GREEDY = SamplingParams(max_tokens=MAX_TOKENS, ignore_eos=True)
+SAMPLED = SamplingParams(max_tokens=MAX_TOKENS, temperature=0.9, top_k=8, top_p=0.9, seed=7, ignore_eos=True)
+LAGS = pytest.mark.parametrize("overlap", [False, True], ids=["lag0", "lag1"])
+
+
+@pytest.fixture(scope="module", params=HYBRIDS)
+def target(request, tmp_path_factory):
+    """At this scale its text is neither a loop nor noise, so every accept length occurs."""
+    layers = ["linear_attention", "full_attention", "linear_attention"]
+    fields = dict(num_hidden_layers=3, layer_types=layers, vocab_size=VOCAB_SIZE, scale=0.12)
+    return load_target(save_tiny(request.param, tmp_path_factory.mktemp("tiny"), **fields), dtype=torch.float64)
+
+
+def _prompts() -> dict[str, list[int]]:
+    """Prompts that share a prefix and part inside a page, short ones, one on a page boundary."""
+    generator = torch.Generator().manual_seed(3)
+
+    def random(count: int) -> list[int]:
+        return torch.randint(2, VOCAB_SIZE, (count,), generator=generator).tolist()
+
+    shared = random(100)
+    return {
+        "long": shared + random(90),
+        "parted": shared + random(40),
+        "short": random(5),
+        "page": random(64),
+        "sampled": random(70),
+        "aborted": random(30),
+        "other": random(50),
+    }
+
+
+PROMPTS = _prompts()
+WAVES = (("long", "short", "sampled", "aborted", "page"), ("parted", "long", "other", "sampled", "short"))
+
+
+@pytest.fixture(scope="module")
+def plain(target):
+    """Plain text of every greedy prompt."""
+    return {name: plain_tokens(target, ids, MAX_TOKENS) for name, ids in PROMPTS.items() if name != "sampled"}
+
+
+def make_proposer(kind, steps, plain):
+    """None, prompt lookup, or one that knows the plain text and drafts 0..k right tokens of it."""
+    if kind == "off":
+        return None
+    if kind == "ngram":
+        return NgramProposer(steps)
+    proposer = KnowingProposer(steps, VOCAB_SIZE)
+    proposer.know({PROMPTS[name][0]: PROMPTS[name] + text for name, text in plain.items() if name != "parted"})
+    return proposer
+
+
+@LAGS
+@pytest.mark.parametrize("kind,steps", [("off", 0), ("ngram", 3), ("knowing", 1), ("knowing", 3), ("knowing", 7)])
+def test_speculative_text_equals_plain_text(target, plain, kind, steps, overlap):
+    """With hits, chunks, preemptions, aborts and sampled rows beside it."""
+    options = dict(num_pages=9, max_prefill_tokens=100, decode_prefill_tokens=64)
+    engine = make_engine(target, make_proposer(kind, steps, plain), overlap=overlap, **options)
+    plans = record_plans(engine)
+    accepted, hits, sampled_texts = Counter(), Counter(), []
+    for wave in WAVES:
+        requests = {name: (PROMPTS[name], SAMPLED if name == "sampled" else GREEDY) for name in wave}
+        answers = run(engine, requests, aborts={"aborted": 9} if "aborted" in wave else None)
+        engine.executor.memory.states.check_integrity()
+        for name, answer in answers.items():
+            accepted.update(answer.accepted)
+            hits[answer.cached_tokens] += 1
+            if name == "sampled":
+                sampled_texts.append(answer.token_ids)
+            elif name == "aborted":
+                assert plain[name][: len(answer.token_ids)] == answer.token_ids
+            else:
+                assert plain[name] == answer.token_ids, name
+
+    assert set(range(steps + 1)) <= set(accepted) or kind == "ngram", "an accept length never occurred"
+    assert engine.scheduler.num_preemptions > 0
+    assert any(hits[cached] for cached in hits if cached), "no prompt was found in the cache"
+    assert any(not chunk.is_last for plan in plans for chunk in plan.prefill), "no prompt was cut into chunks"
+    assert any(plan.decode and plan.prefill for plan in plans), "no chunk ran beside a decode"
+    assert max(len(plan.decode) for plan in plans) > 1, "nothing was batched"
+    assert any(chunk.snapshots for plan in plans for chunk in plan.prefill), "no prefill wrote a snapshot"
+    assert sampled_texts[0] == sampled_texts[1], "a sampled request beside others, or after a hit, got another text"
+
+
+@LAGS
+@pytest.mark.parametrize("num_requests", [1, 2, 5, 8])
+def test_the_number_of_requests_changes_no_text(target, plain, num_requests, overlap):
+    """One to eight requests at once, full drafts of seven."""
+    names = [name for name in PROMPTS if name not in ("sampled", "aborted")]
+    engine = make_engine(target, make_proposer("knowing", 7, plain), overlap=overlap, max_running_req=num_requests)
+    requests = {f"{name}-{copy}": (PROMPTS[name], GREEDY) for copy in range(2) for name in names}
+    answers = run(engine, dict(list(requests.items())[:num_requests]))
+    for name, answer in answers.items():
+        assert plain[name.split("-")[0]] == answer.token_ids
+
+
+def turn_after(target, engine, prompt, max_tokens, *, num_generation_prompt=0):
+    """Run a prompt to its end and return the text of prompt and answer."""
+    params = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
+    submit = Submit(request_id="first", prompt_ids=prompt, params=params, num_generation_prompt=num_generation_prompt)
+    assert engine.add(submit) is None
+    tokens = []
+    while engine.has_work:
+        tokens += [token for out in engine.step() for token in out.token_ids]
+        engine.check_integrity()
+    return prompt + tokens
+
+
+def continued(target, engine, prompt):
+    """Cached tokens of a prompt, whose text is checked against plain text."""
+    answer = run(engine, {"next": (prompt, SamplingParams(max_tokens=20, ignore_eos=True))})["next"]
+    assert plain_tokens(target, prompt, 20) == answer.token_ids
+    return answer.cached_tokens
+
+
+@LAGS
+@pytest.mark.parametrize("num_tokens", [3, 64, 75, 130])
+def test_a_finished_answer_is_hit_at_its_deepest_boundary(target, num_tokens, overlap):
+    """The snapshot that a decode step wrote, or the one that the flush at the finish did."""
+    engine = make_engine(target, NgramProposer(3), overlap=overlap)
+    text = turn_after(target, engine, PROMPTS["other"], num_tokens)
+    boundary = (len(text) - 1) // 64 * 64
+    assert boundary == continued(target, engine, [*text, 5, 6, 7])
+
+
+def test_a_next_turn_without_the_generation_prompt_hits_before_it(target):
+    """The rendering of the next turn drops the last tokens of the prompt and all of the answer."""
+    prompt = (PROMPTS["long"] + PROMPTS["page"])[:131]
+    engine = make_engine(target, NgramProposer(3))
+    turn_after(target, engine, prompt, 10, num_generation_prompt=5)
+    assert 64 == continued(target, engine, [*prompt[:126], 9, 9, 9])
+
+
+def test_a_shared_beginning_is_hit_by_the_third_prompt_that_has_it(target):
+    """The second finds K/V deeper than any snapshot, and leaves a snapshot at that boundary."""
+    engine, shared = make_engine(target), PROMPTS["long"][:80]
+    ends = [[3] * 70, [4] * 70, [5] * 70]
+    assert [0, 0, 64] == [continued(target, engine, shared + end) for end in ends]
+
+
+def test_the_same_prompt_again_is_hit(target):
+    """At the last boundary before its end."""
+    engine = make_engine(target, NgramProposer(3))
+    assert [0, 128] == [continued(target, engine, PROMPTS["long"]) for _ in range(2)]
+
+
+def test_naive_cache_never_hits(target):
+    """`cache_type` naive computes every prompt anew, and right."""
+    engine = make_engine(target, NgramProposer(3), cache_type="naive")
+    assert [0, 0] == [continued(target, engine, PROMPTS["long"]) for _ in range(2)]
