@@ -1,0 +1,45 @@
+"""The GPU suite: each test runs on a GPU at real-like sizes (`-m gpu`) and, in the ordinary suite, on a CPU at tiny ones.
+
+What a file measured is printed as a table at the end of the run.
+"""
+
+import pytest
+import torch
+from gpu_scale import Scale
+
+_TABLES = pytest.StashKey[dict[str, list[str]]]()
+
+
+def pytest_addoption(parser):
+    """Known only when this folder is named on the command line; the soak is short otherwise."""
+    parser.addoption("--soak-seconds", type=float, default=None, help="length of the soak (default: 10 s, on a CPU 3 s)")
+
+
+def pytest_configure(config):
+    """A place for the tables."""
+    config.stash[_TABLES] = {}
+
+
+def pytest_terminal_summary(terminalreporter, config):
+    """The tables, by file."""
+    for title, lines in config.stash.get(_TABLES, {}).items():
+        terminalreporter.write_sep("-", title)
+        terminalreporter.write_line("\n".join(lines))
+
+
+@pytest.fixture(scope="session", params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def scale(request):
+    """Where the test runs, and with it the sizes."""
+    return Scale(torch.device(request.param))
+
+
+@pytest.fixture
+def tell(request):
+    """Add a line to the file's table."""
+    lines = request.config.stash[_TABLES].setdefault(request.path.name, [])
+
+    def add(**figures):
+        cells = (f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in figures.items())
+        lines.append(f"{request.node.callspec.id:<24} " + ", ".join(cells))
+
+    return add

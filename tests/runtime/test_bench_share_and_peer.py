@@ -1,0 +1,90 @@
+"""`paceline bench share` and `peer` at tiny sizes: what they measure and how they judge it, not how fast anything is."""
+
+import argparse
+import json
+
+import pytest
+import torch
+from tiny_gguf import save_tiny_gguf
+from tiny_models import build_reference
+
+from paceline_runtime import bench
+from paceline_runtime.bench.drive import make_engine
+from paceline_runtime.bench.peer import compare
+from paceline_runtime.bench.serving_memory import ServingMemory
+from paceline_runtime.bench.share import measure_share
+from paceline_runtime.bench.subjects import subject
+
+
+def parse(*words):
+    """The flags of `paceline bench`, parsed."""
+    parser = argparse.ArgumentParser()
+    bench.add_arguments(parser)
+    return parser.parse_args(list(words))
+
+
+def test_share_times_every_token_of_those_who_decode():
+    """One gap per step and request alone; beside the prefill until its first token came, and everything freed."""
+    args = parse("share", "--dummy-weights", "--shape", "smollm2-135m", "--layers", "1")
+    with subject(args, 1024) as one:
+        engine = make_engine(one, None, num_requests=3, max_model_len=1024, prefill_chunk=64)
+        share = measure_share(engine, 2, 20, 600, 5)
+
+    assert share.alone.num_samples == 2 * 4
+    assert share.beside.num_samples >= 2
+    assert 0 < share.alone.median_s <= share.alone.p99_s
+    assert share.ratio == share.beside.mean_s / share.alone.mean_s
+    assert not engine.has_work
+    engine.check_integrity()
+
+
+def test_compare_takes_the_median_of_pairs_and_says_when_ids_differ(monkeypatch):
+    """On a clock that each side moves by what it takes: ours one second a token, theirs two."""
+    now = [0.0]
+    monkeypatch.setattr("paceline_runtime.bench.peer.time.perf_counter", lambda: now[0])
+
+    def side(seconds, token):
+        def generate(prompt, num_tokens):
+            now[0] += seconds * num_tokens
+            return [token] * num_tokens
+
+        return generate
+
+    phases, is_same = compare(side(1.0, 7), side(2.0, 7), [1, 2, 3], 5, 3)
+    _, differs = compare(side(1.0, 7), side(2.0, 8), [1, 2, 3], 5, 1)
+
+    assert [(phase.name, phase.ours, phase.theirs, phase.ratio) for phase in phases] == [
+        ("prefill", 3.0, 1.5, 2.0),
+        ("decode", 1.0, 0.5, 2.0),
+    ]
+    assert is_same
+    assert not differs
+
+
+def test_peer_runs_a_gguf_on_both_sides(tmp_path, capsys):
+    """The same greedy ids from the engine and from transformers on the dequantized weights."""
+    model = build_reference("llama", dtype=torch.float32, num_hidden_layers=2)
+    path, out = save_tiny_gguf(model, tmp_path / "tiny.gguf"), tmp_path / "figures.json"
+    sizes = ("--pairs", "1", "--prompt-tokens", "20", "--new-tokens", "4")
+
+    bench.run(parse("peer", "--model", str(path), "--skip-memory", "--json", str(out), *sizes))
+
+    figures = json.loads(out.read_text())
+    assert figures["ids_equal"]
+    assert ["prefill", "decode"] == [phase["name"] for phase in figures["phases"]]
+    assert "greedy ids of 4 tokens are equal" in capsys.readouterr().out
+
+
+def test_memory_may_be_weights_cache_torch_and_200_mib():
+    """The bound of the figure, and its text."""
+    memory = ServingMemory(used_bytes=900 << 20, weight_bytes=500 << 20, kv_bytes=100 << 20, torch_bytes=150 << 20)
+
+    assert memory.allowed_bytes == 950 << 20
+    assert memory.to_text().startswith("server and engine: 900 MiB, to be within 950")
+
+
+def test_unknown_algorithms_and_batch_sizes_are_refused():
+    """By argparse, before anything is built."""
+    for words in (("--algorithms", "off,magic"), ("--requests", "0"), ("--requests", "1,x")):
+        with pytest.raises(SystemExit):
+            parse("step", "--shape", "smollm2-135m", *words)

@@ -1,0 +1,155 @@
+"""A known text forced through the verify path, and the experts that were chosen for it: the bfloat16 law's two runs.
+
+The plain run decides a text token by token. The forced run verifies drafts that continue this text for 0..k tokens and then
+err, and commits as much of the text as the drafts had right, whatever its own logits say. Both keep the logits of every
+position, which can then be compared where they saw the same tokens.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+from scripted_proposers import StatelessProposer
+
+from paceline_kernels.counter_random import uniform
+from paceline_runtime.batch import ForwardBatch
+from paceline_runtime.engine.core import Engine
+from paceline_runtime.engine.executor import Executor
+from paceline_runtime.layers.moe import MixtureOfExperts
+from paceline_runtime.speculative.base import DraftInputs, Proposal
+from paceline_runtime.speculative.verify import Verdict
+
+_PATTERN = 98
+"""A purpose of its own: how many drafts of a block are right depends on text and position alone."""
+
+Place = tuple[int, int]
+"""A request, named by its first token, and a position of its text."""
+
+
+@dataclass
+class Texts:
+    """Whole texts by first token, on a device; `right` says how many drafts of a block continue the text."""
+
+    texts: dict[int, list[int]]
+    num_steps: int
+    vocab_size: int
+    device: torch.device
+    table: torch.Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        longest = max(map(len, self.texts.values())) + self.num_steps + 2
+        table = torch.zeros((self.vocab_size, longest), dtype=torch.int64)
+        for first, text in self.texts.items():
+            table[first, : len(text)] = torch.tensor(text)
+        self.table = table.to(self.device)
+
+    def after(self, first: torch.Tensor, lengths: torch.Tensor, count: int) -> torch.Tensor:
+        """The `count` tokens that follow position `lengths` [B]: [B, count]."""
+        places = lengths[:, None] + 1 + torch.arange(count, device=self.device)
+        return self.table[first[:, None], places.clamp(max=self.table.shape[1] - 1)]
+
+    def right(self, first: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        """0..k, int64 [B]."""
+        return (uniform(first, lengths, _PATTERN) * (self.num_steps + 1)).to(torch.int64)
+
+
+class TextProposer(StatelessProposer):
+    """Drafts as `Texts` says."""
+
+    def __init__(self, texts: Texts) -> None:
+        super().__init__(texts.num_steps)
+        self.texts = texts
+
+    def propose(self, inputs: DraftInputs) -> Proposal:
+        first = inputs.history[inputs.rows, torch.zeros_like(inputs.rows)]
+        truth = self.texts.after(first, inputs.lengths, self.num_steps)
+        slots = torch.arange(self.num_steps, device=truth.device)
+        is_right = slots < self.texts.right(first, inputs.lengths)[:, None]
+        return Proposal(torch.where(is_right, truth, (truth + 1) % self.texts.vocab_size))
+
+
+class RecordingExecutor(Executor):
+    """Keeps the logits of every decided position; with `texts`, commits those instead of its own choice."""
+
+    def __init__(self, executor: Executor, texts: Texts | None = None) -> None:
+        super().__init__(executor.target, executor.memory, executor.rows, executor.proposer)
+        self.texts = texts
+        self.logits: dict[Place, torch.Tensor] = {}
+        self.accepted: list[int] = []
+
+    def _accept(self, logits, proposal, num_drafts, rows, lengths, params):
+        verdict, adjusted = super()._accept(logits, proposal, num_drafts, rows, lengths, params)
+        first = self.rows.history[rows, 0]
+        if self.texts is not None:
+            width = adjusted.shape[1]
+            right = torch.minimum(self.texts.right(first, lengths), num_drafts)
+            verdict = Verdict(self.texts.after(first, lengths, width), right + 1)
+        self._record(adjusted, first, lengths, verdict.num_tokens)
+        return verdict, adjusted
+
+    def _record(self, logits, first, lengths, num_tokens) -> None:
+        kept = zip(first.tolist(), lengths.tolist(), num_tokens.tolist(), logits.float().cpu(), strict=True)
+        for name, length, count, block in kept:
+            self.logits.update({(name, length + 1 + row): block[row] for row in range(count)})
+            if self.num_steps and len(block) > 1:
+                self.accepted.append(count - 1)
+
+
+def recording(engine: Engine, texts: Texts | None = None) -> RecordingExecutor:
+    """Give the engine a recording executor of its own parts."""
+    engine.executor = RecordingExecutor(engine.executor, texts)
+    return engine.executor
+
+
+class ExpertReplay:
+    """Remembers which experts each token of each text went to in one run, and sends it to the same ones in another."""
+
+    def __init__(self) -> None:
+        self._chosen: dict[tuple[int, int, int], torch.Tensor] = {}
+        self._places: list[Place] = []
+        self.num_replayed = 0
+
+    @contextmanager
+    def watch(self, monkeypatch, executor: Executor, *, replay: bool):
+        """While inside, routers record (or replay) by place."""
+        forward, route, calls = type(executor.target).forward, MixtureOfExperts.route, iter(())
+
+        def placed_forward(target, batch, memory, sink=None):
+            nonlocal calls
+            self._places, calls = _places(batch, executor), iter(range(10_000))
+            return forward(target, batch, memory, sink)
+
+        def placed_route(moe, x, active):
+            weights, experts = route(moe, x, active)
+            layer = next(calls)
+            return self._replayed(moe, x, active, layer) if replay else self._kept(weights, experts, layer)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(type(executor.target), "forward", placed_forward)
+            patch.setattr(MixtureOfExperts, "route", placed_route)
+            yield
+
+    def _kept(self, weights: torch.Tensor, experts: torch.Tensor, layer: int):
+        for place, chosen in zip(self._places, experts.cpu(), strict=True):
+            self._chosen[(layer, *place)] = chosen
+        return weights, experts
+
+    def _replayed(self, moe: MixtureOfExperts, x: torch.Tensor, active: torch.Tensor, layer: int):
+        """The choices of the text's own tokens; wrong drafts go to the first experts, nothing of theirs is compared."""
+        anything = torch.arange(moe.num_chosen)
+        experts = torch.stack([self._chosen.get((layer, *place), anything) for place in self._places]).to(x.device)
+        self.num_replayed += len(experts)
+        probabilities = moe.router(x).float().softmax(-1)
+        chosen = probabilities.gather(1, experts.clamp(max=probabilities.shape[1] - 1))
+        return chosen / chosen.sum(-1, keepdim=True), experts.masked_fill(~active[:, None], len(moe.gate_up))
+
+
+def _places(batch: ForwardBatch, executor: Executor) -> list[Place]:
+    """The text and position of each row of a forward."""
+    counts = [batch.width] * len(batch.rows) if batch.width else [chunk.num_tokens for chunk in batch.chunks]
+    names = [
+        name for name, count in zip(executor.rows.history[batch.rows, 0].tolist(), counts, strict=True) for _ in range(count)
+    ]
+    return list(zip(names, batch.positions.tolist(), strict=True))

@@ -1,0 +1,105 @@
+"""Sizes of the GPU suite: real-like on a GPU, tiny on a CPU, so that the same test bodies run in both places."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from tiny_models import build_reference
+
+from paceline_runtime.loaders import load_target
+from paceline_runtime.models.base import TargetModel
+
+_REAL: dict[str, Any] = {
+    "vocab_size": 4096,
+    "hidden_size": 1024,
+    "num_hidden_layers": 8,
+    "intermediate_size": 3072,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "head_dim": 128,
+    "max_position_embeddings": 262_144,
+}
+_REAL_GDN = {
+    "head_dim": 256,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+    "linear_num_key_heads": 4,
+    "linear_num_value_heads": 12,
+    "rope_parameters": {
+        "rope_type": "default",
+        "rope_theta": 1e7,
+        "partial_rotary_factor": 0.25,
+        "mrope_section": [11, 11, 10],
+        "mrope_interleaved": True,
+    },
+}
+_REAL_MOE = {
+    "moe_intermediate_size": 256,
+    "shared_expert_intermediate_size": 256,
+    "num_experts": 32,
+    "num_experts_per_tok": 4,
+}
+_REAL_FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "qwen3": {},
+    "qwen3_5": _REAL_GDN,
+    "qwen3_5_moe": {**_REAL_GDN, **_REAL_MOE},
+}
+FAMILIES = tuple(_REAL_FAMILIES)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Where a test runs, and which of two sizes that means."""
+
+    device: torch.device
+
+    @property
+    def is_cuda(self) -> bool:
+        return self.device.type == "cuda"
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """bfloat16 in both places: it is what the laws of this suite are about."""
+        return torch.bfloat16
+
+    def pick(self, tiny: Any, real: Any) -> Any:
+        """The CPU's value or the GPU's."""
+        return real if self.is_cuda else tiny
+
+    def sizes(self, family: str, **overrides: Any) -> dict[str, Any]:
+        """Config fields of a family's target at this scale; on a CPU those of `tiny_models`."""
+        real = {**_REAL, **_REAL_FAMILIES[family]} if self.is_cuda else {}
+        return {**real, "eos_token_id": None, **overrides}
+
+
+@torch.no_grad()
+def save_predictable(family: str, folder: Path, scale: Scale, *, strength: float = 1.0, **overrides: Any) -> Path:
+    """A random target whose head leans towards a fixed successor of the current token, as trained models lean.
+
+    A head of pure noise gives logits whose best two are closer than bfloat16 tells apart on one row in a hundred, and a law
+    about near ties would be about nothing else.
+    """
+    model = build_reference(family, dtype=torch.float32, scale=0.3, **scale.sizes(family, **overrides))
+    embedding, head = model.get_input_embeddings().weight, model.lm_head.weight
+    hidden = embedding.shape[1]
+    embedding.mul_(strength * hidden**0.25)  # keeps the token visible below what the layers add
+    head.normal_(0.0, hidden**-0.5)
+    head += embedding[torch.arange(len(head)).roll(1)] * (hidden**-0.5 / embedding.std()) * 1.5
+    path = folder / family
+    model.to(torch.bfloat16).save_pretrained(path)
+    return path
+
+
+def load_predictable(family: str, folder: Path, scale: Scale, **overrides: Any) -> TargetModel:
+    """`save_predictable`, loaded onto the scale's device in its dtype."""
+    return load_target(save_predictable(family, folder, scale, **overrides), dtype=scale.dtype, device=scale.device)
+
+
+def relative_rms(found: torch.Tensor, expected: torch.Tensor) -> float:
+    """Root mean square of the difference, relative to the expected values'; NaN fails every bound."""
+    found, expected = found.double(), expected.double()
+    return float((found - expected).square().mean().sqrt() / expected.square().mean().sqrt())
