@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import cast
 
 import torch
 from torch.nn import functional
@@ -11,7 +12,18 @@ from paceline_runtime.layers.weights import DENSE, Weight
 
 Kernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
 
-_KERNELS: dict[str, Kernel] = {DENSE: functional.linear}
+# Torch's CPU products in float32 go to MKL, which on an AMD EPYC is 1.5 (1 row) to 2.2 times (256 rows) as slow as oneDNN
+# with the same float32 arithmetic. Torch reaches oneDNN with plain weights only through the operator its compiler emits.
+_HAS_ONEDNN = hasattr(torch.ops.mkldnn, "_linear_pointwise")
+
+
+def _dense(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    if _HAS_ONEDNN and weight.dtype == torch.float32 and weight.device.type == "cpu":
+        return cast(torch.Tensor, torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], ""))
+    return functional.linear(x, weight, bias)
+
+
+_KERNELS: dict[str, Kernel] = {DENSE: _dense}
 
 
 class Linear:
