@@ -96,11 +96,18 @@ class TableTarget:
     `head` is also what the oracle wants of a target: `get_input_embeddings()` and `lm_head`.
     """
 
-    def __init__(self, hidden_size: int, vocab_size: int, dtype: torch.dtype = torch.float64, num_layers: int = 8) -> None:
-        generator = torch.Generator().manual_seed(2)
-        self.dtype, self.device = dtype, torch.device("cpu")
-        self.embedding = torch.randn(vocab_size, hidden_size, generator=generator).to(dtype)
-        self.head = torch.randn(vocab_size, hidden_size, generator=generator).to(dtype)
+    def __init__(
+        self,
+        hidden_size: int,
+        vocab_size: int,
+        dtype: torch.dtype = torch.float64,
+        num_layers: int = 8,
+        device: str = "cpu",
+    ) -> None:
+        generator = torch.Generator(device).manual_seed(2)
+        self.dtype, self.device = dtype, torch.device(device)
+        self.embedding = torch.randn(vocab_size, hidden_size, generator=generator, device=device).to(dtype)
+        self.head = torch.randn(vocab_size, hidden_size, generator=generator, device=device).to(dtype)
         self.shape = ModelShape("qwen3", num_layers, (), hidden_size, 2, 16, vocab_size, 512, (1,))
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional
 
-from paceline_kernels.rms_norm import rms_norm
 from paceline_kernels.rotary import apply_rotary, rotary_table
 
 TILE_ROWS = 64
@@ -23,12 +22,12 @@ class ContextProjection:
     """What turns context rows into keys and values.
 
     weight:              [L, 2, Hkv * D, H], key and value projections of the L layers
-    key_norms:           L tensors [D]
+    key_norms:           [L, D]
     inverse_frequencies: float32 [D / 2]
     """
 
     weight: torch.Tensor
-    key_norms: tuple[torch.Tensor, ...]
+    key_norms: torch.Tensor
     inverse_frequencies: torch.Tensor
     eps: float
 
@@ -36,7 +35,7 @@ class ContextProjection:
 def context_keys_values(
     context: torch.Tensor, positions: torch.Tensor, projection: ContextProjection
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Keys (normed and rotated to their positions) and values of N context rows: two [L, N, Hkv, D].
+    """Keys (normed and rotated to their positions) and values of N context rows: two [N, L, Hkv, D].
 
     context: [N, H]; positions: int64 [N]
     """
@@ -47,17 +46,14 @@ def context_keys_values(
         _tile(rows, places, projection)
         for rows, places in zip(torch.split(context, TILE_ROWS), torch.split(positions, TILE_ROWS), strict=True)
     ]
-    keys, values = (torch.cat(parts, 1)[:, :num_rows] for parts in zip(*tiles, strict=True))
+    keys, values = (torch.cat(parts)[:num_rows] for parts in zip(*tiles, strict=True))
     return keys, values
 
 
 def _tile(context: torch.Tensor, positions: torch.Tensor, projection: ContextProjection) -> tuple[torch.Tensor, torch.Tensor]:
-    head_dim = projection.key_norms[0].shape[0]
+    num_layers, head_dim = projection.key_norms.shape
     table = rotary_table(positions, projection.inverse_frequencies, 1.0, context.dtype)
     projected = functional.linear(context, projection.weight.flatten(0, 2))
-    keys, values = projected.view(TILE_ROWS, len(projection.key_norms), 2, -1, head_dim).unbind(2)
-    normed = [
-        apply_rotary(rms_norm(keys[:, layer], weight, projection.eps), table)
-        for layer, weight in enumerate(projection.key_norms)
-    ]
-    return torch.stack(normed), values.transpose(0, 1)
+    keys, values = projected.view(TILE_ROWS, num_layers, 2, -1, head_dim).unbind(2)
+    keys = functional.rms_norm(keys, (head_dim,), None, projection.eps) * projection.key_norms[:, None]
+    return apply_rotary(keys.flatten(1, 2), table).view_as(values), values

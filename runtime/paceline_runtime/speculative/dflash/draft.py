@@ -50,7 +50,7 @@ class Draft:
 
     def context_projection(self) -> ContextProjection:
         """What turns context rows into keys and values of all layers."""
-        key_norms = tuple(layer.k_norm for layer in self.weights.layers)
+        key_norms = torch.stack([layer.k_norm for layer in self.weights.layers])
         return ContextProjection(self.weights.key_value, key_norms, self.inverse_frequencies, self.config.rms_norm_eps)
 
     def block_embeddings(self, target: TargetModel, anchors: torch.Tensor, num_steps: int) -> torch.Tensor:

@@ -42,8 +42,8 @@ class ContextRings:
         """Keep context rows [N, H] of positions int64 [N] in request rows int64 [N]; no (row, slot) twice but in row 0."""
         keys, values = context_keys_values(context, positions, self._projection)
         slots = positions % self.size
-        self.keys[:, rows, slots] = keys
-        self.values[:, rows, slots] = values
+        self.keys[:, rows, slots] = keys.transpose(0, 1)
+        self.values[:, rows, slots] = values.transpose(0, 1)
 
     def restore(self, row: int, plane: torch.Tensor, pages: torch.Tensor, num_tokens: int) -> None:
         """Rebuild a ring from the context rows that its window can reach: plane [num_pages, PAGE_SIZE, H], pages int64 [P].

@@ -23,8 +23,9 @@ from paceline_runtime.speculative.dflash.proposer import CONTEXT_PLANE, DFlashPr
 
 NUM_TOKENS = 100
 """Length of the known prompt: more than a page and a tile, and no multiple of either."""
-TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 5e-2}
-"""Greatest relative RMS deviation of a block's hidden states; the paths add and round in different orders."""
+TOLERANCES = {torch.float64: 1e-6, torch.float32: 1e-3, torch.bfloat16: 0.15}
+"""Greatest relative RMS deviation of a block's hidden states: the paths round at different places. A draft of the 27B's shape
+with random weights was at 0.044 in bfloat16 on an H200; a wrong path is nearer to 1."""
 
 
 class SelfCheckError(RuntimeError):
