@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from tiny_models import TinyCache, logits_of, save_tiny, tiny_prefill, tiny_verify
+from tiny_models import TinyCache, build_reference, logits_of, tiny_prefill, tiny_verify
 
 from paceline_runtime.batch import ForwardBatch, StateBatch
 from paceline_runtime.cache.gated_delta_states import GatedDeltaStates
@@ -16,9 +16,19 @@ HYBRIDS = ("qwen3_5", "qwen3_5_moe")
 IDS = [(7 * i * i + 3 * i + 2) % 300 + 2 for i in range(160)]
 
 
-def save_hybrid(name: str, folder: Path, **overrides) -> Path:
-    """`save_tiny` at a scale at which the norms of GDN outputs do not magnify transformers' float32 rounding past 1e-5."""
-    return save_tiny(name, folder, **{"scale": 0.1, **overrides})
+def save_hybrid(name: str, folder: Path, *, dtype: torch.dtype = torch.float64, **overrides) -> Path:
+    """Write a tiny hybrid to `folder / name`, with a scale and decays of its own.
+
+    At this scale the norms of GDN outputs do not magnify transformers' float32 rounding past 1e-5. By default a state forgets
+    within a token or two, and a test would not see that it was lost: here it fades over some ten to a thousand.
+    """
+    model = build_reference(name, dtype=dtype, **{"scale": 0.1, **overrides})
+    with torch.no_grad():
+        for parameter_name, parameter in model.named_parameters():
+            if parameter_name.endswith("A_log"):
+                parameter.copy_(torch.empty_like(parameter).uniform_(1e-3, 0.1).log())
+    model.save_pretrained(folder / name)
+    return folder / name
 
 
 @dataclass

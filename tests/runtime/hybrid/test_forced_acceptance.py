@@ -123,14 +123,14 @@ def test_prefill_writes_snapshots_at_boundaries_inside_its_chunk(hybrid, states_
 
 
 def test_a_restored_snapshot_continues_as_the_original(hybrid, states_by_step):
-    """Copied into another live slot beside its own pages, bitwise; and a cleared slot begins anew."""
+    """Copied into another live slot, beside its own pages; and a cleared slot begins anew."""
     runner = HybridRunner(hybrid, num_requests=2)
     slot = runner.snapshot_slot(0)
     whole = runner.prefill((0, 0, IDS[:100]), snapshots={0: ((64, slot),)})
     runner.cache.page_table[1, 0] = runner.cache.page_table[0, 0]
     runner.states.copy(slot, 2)
-    assert torch.equal(whole[64:], runner.prefill((1, 64, IDS[64:100])))
-    assert all(torch.equal(*pair) for pair in zip(runner.state_of(1), runner.state_of(2), strict=True))
+    assert relative_rms(runner.prefill((1, 64, IDS[64:100])), whole[64:]) < EXACT
+    assert_equal_states(runner.state_of(2), runner.state_of(1))
     runner.states.copy(slot, slot)
     assert_equal_states(runner.state_of(slot), states_by_step[0][64])
     runner.states.clear(2)

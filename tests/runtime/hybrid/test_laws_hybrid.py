@@ -4,10 +4,9 @@ from collections import Counter
 
 import pytest
 import torch
-from hybrid_models import HYBRIDS
+from hybrid_models import HYBRIDS, save_hybrid
 from law_engine import make_engine, plain_tokens, record_plans, run
 from scripted_proposers import KnowingProposer
-from tiny_models import save_tiny
 
 from paceline_runtime.loaders import load_target
 from paceline_runtime.messages import Submit
@@ -26,7 +25,7 @@ def target(request, tmp_path_factory):
     """At this scale its text is neither a loop nor noise, so every accept length occurs."""
     layers = ["linear_attention", "full_attention", "linear_attention"]
     fields = dict(num_hidden_layers=3, layer_types=layers, vocab_size=VOCAB_SIZE, scale=0.12)
-    return load_target(save_tiny(request.param, tmp_path_factory.mktemp("tiny"), **fields), dtype=torch.float64)
+    return load_target(save_hybrid(request.param, tmp_path_factory.mktemp("tiny"), **fields), dtype=torch.float64)
 
 
 def _prompts() -> dict[str, list[int]]:
@@ -133,7 +132,7 @@ def continued(target, engine, prompt):
 
 
 @LAGS
-@pytest.mark.parametrize("num_tokens", [3, 64, 75, 130])
+@pytest.mark.parametrize("num_tokens", [3, 15, 17, 64, 79, 130])
 def test_a_finished_answer_is_hit_at_its_deepest_boundary(target, num_tokens, overlap):
     """The snapshot that a decode step wrote, or the one that the flush at the finish did."""
     engine = make_engine(target, NgramProposer(3), overlap=overlap)
