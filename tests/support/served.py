@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -61,9 +62,11 @@ def served_model(model: Path, *flags: str) -> Iterator[Served]:
 
 @contextlib.contextmanager
 def _started(arguments: list[str]) -> Iterator[Served]:
-    environment = {**os.environ, "PYTHONPATH": str(SUPPORT)}
-    with subprocess.Popen([sys.executable, *arguments], stderr=subprocess.PIPE, text=True, env=environment) as process:
-        try:
-            yield Served(process)
-        finally:
-            process.kill()
+    # A killed server leaves its socket's folder behind; here that is cleaned up with the rest.
+    with tempfile.TemporaryDirectory(prefix="paceline-") as folder:
+        environment = {**os.environ, "PYTHONPATH": str(SUPPORT), "TMPDIR": folder}
+        with subprocess.Popen([sys.executable, *arguments], stderr=subprocess.PIPE, text=True, env=environment) as process:
+            try:
+                yield Served(process)
+            finally:
+                process.kill()

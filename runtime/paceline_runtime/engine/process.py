@@ -15,7 +15,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from typing import BinaryIO, Protocol, cast
+from typing import Protocol, cast
 
 import msgspec
 import zmq
@@ -167,11 +167,12 @@ def load_factory(path: str) -> EngineFactory:
     return cast(EngineFactory, getattr(importlib.import_module(module), attribute))
 
 
-def exit_with(lifeline: BinaryIO) -> None:
+def exit_with(lifeline_fd: int) -> None:
     """Leave at once when the other end of the pipe is closed, even in the middle of loading or of a step."""
 
     def watch() -> None:
-        while lifeline.read(1):
+        # Not through a buffered reader: its lock, held by a waiting thread, is a fatal error when the interpreter ends.
+        while os.read(lifeline_fd, 1):
             pass
         os._exit(EXIT_ORPHANED)
 
@@ -184,7 +185,7 @@ def main(argv: Sequence[str]) -> int:
     # Ctrl-C in a terminal reaches the whole group; the server decides when the engine ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     config = msgspec.json.decode(sys.stdin.buffer.readline(), type=EngineConfig)
-    exit_with(sys.stdin.buffer)
+    exit_with(sys.stdin.fileno())
     with zmq.Context() as context, context.socket(zmq.PAIR) as socket:
         socket.set_hwm(0)
         socket.connect(address)

@@ -7,6 +7,7 @@ early is done by closing or cancelling, whereupon the `Call` aborts what still r
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncGenerator, Callable
 
@@ -18,6 +19,8 @@ from paceline_runtime.server.formats import Format, Json
 from paceline_runtime.server.jobs import Job
 from paceline_runtime.server.metrics import Metrics
 from paceline_runtime.text.detokenizer import Decoder
+
+logger = logging.getLogger(__name__)
 
 
 class Generation:
@@ -93,10 +96,15 @@ class Generation:
         self._last_s[index] = now_s
 
     def _finish(self) -> None:
-        """Count a complete request; the first token of each answer comes from its prompt, not from a decode step."""
-        num_steps = sum(answer.num_steps for answer in self._answers)
-        num_decoded = sum(max(0, answer.num_tokens - 1) for answer in self._answers)
-        self._metrics.finished(self._clock() - self._started_s, num_decoded, num_steps)
+        """Count and log a complete request; each answer's first token comes from its prompt, not from a decode step."""
+        usage = usage_of(self.job.prompts, self._answers)
+        seconds = self._clock() - self._started_s
+        self._metrics.finished(seconds, max(0, usage.num_completion - len(self._answers)), usage.num_steps)
+        logger.info(
+            "%s: %d prompt tokens (%d cached), %d generated in %.2f s, %d of %d drafts accepted in %d steps",
+            *(self.job.job_id, usage.num_prompt, usage.num_cached, usage.num_completion, seconds),
+            *(usage.num_accepted, usage.num_drafted, usage.num_steps),
+        )
 
 
 async def _next(call: Call, keepalive_s: float) -> tuple[int, Event | None]:

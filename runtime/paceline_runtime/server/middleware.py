@@ -49,7 +49,7 @@ class ApiKeys:
 
     def __init__(self, app: ASGIApp, keys: Sequence[str]) -> None:
         self._app = app
-        self._digests = [_digest(key) for key in keys]
+        self._digests = [_digest(key.encode()) for key in keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer 401 or pass on."""
@@ -61,7 +61,8 @@ class ApiKeys:
 
     def _is_known(self, authorization: str) -> bool:
         scheme, _, key = authorization.partition(" ")
-        given = _digest(key.strip())
+        # Header bytes arrive decoded as Latin-1, whatever the client meant.
+        given = _digest(key.strip().encode("latin-1"))
         # Every key is compared, and digests have one length: the time tells nothing.
         matches = [hmac.compare_digest(given, digest) for digest in self._digests]
         return scheme.lower() == "bearer" and any(matches)
@@ -82,5 +83,5 @@ class InFlight:
             return await self._app(scope, receive, send)
 
 
-def _digest(key: str) -> bytes:
-    return hashlib.sha256(key.encode()).digest()
+def _digest(key: bytes) -> bytes:
+    return hashlib.sha256(key).digest()

@@ -29,7 +29,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with served_model(model, *FLAGS) as server:
         yield server
         server.terminate()
-        assert server.ended()[0] == 0
+        status, said = server.ended()
+        assert status == 0
+        assert "Fatal" not in said
 
 
 @pytest.fixture
