@@ -18,7 +18,7 @@ class PageStore:
     """The page tensors; page 0 is the dummy that inert rows write to.
 
     keys, values: one [num_pages, PAGE_SIZE, num_kv_heads, head_dim] tensor per attention layer
-    planes:       name -> [num_pages, PAGE_SIZE, *shape]
+    planes:       name -> [num_pages, PAGE_SIZE, *shape], or [num_pages, *shape] of those with one entry a page
     """
 
     def __init__(
@@ -37,8 +37,7 @@ class PageStore:
         self.keys = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(num_layers)]
         self.values = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(num_layers)]
         self.planes = {
-            plane.name: torch.zeros((num_pages, PAGE_SIZE, *plane.shape), dtype=plane.dtype, device=device)
-            for plane in planes
+            plane.name: torch.zeros((num_pages, *plane.page_shape(PAGE_SIZE)), dtype=plane.dtype, device=device) for plane in planes
         }
 
     def memory_bytes(self) -> int:

@@ -18,11 +18,16 @@ from paceline_runtime.batch import ForwardBatch
 
 @dataclass(frozen=True)
 class PlaneSpec:
-    """A per-token plane that a proposer keeps in the pages beside K/V: `shape` and `dtype` of one token's entry."""
+    """A plane that a proposer keeps in the pages beside K/V: `shape` and `dtype` of one token's entry, or of one page's."""
 
     name: str
     shape: tuple[int, ...]
     dtype: torch.dtype
+    per_page: bool = False
+
+    def page_shape(self, page_size: int) -> tuple[int, ...]:
+        """Shape of what one page of `page_size` tokens holds."""
+        return self.shape if self.per_page else (page_size, *self.shape)
 
 
 @dataclass(frozen=True)
@@ -100,7 +105,7 @@ class Proposer(Protocol):
         ...
 
     def bind(self, planes: dict[str, torch.Tensor], num_rows: int) -> None:
-        """Take the allocated planes ([num_pages, PAGE_SIZE, *shape]) and allocate per-row state for rows 0..num_rows - 1."""
+        """Take the allocated planes ([num_pages, *page_shape]) and allocate per-row state for rows 0..num_rows - 1."""
         ...
 
     def sink(self, batch: ForwardBatch) -> FeatureSink | None:
