@@ -37,7 +37,8 @@ class PageStore:
         self.keys = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(num_layers)]
         self.values = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(num_layers)]
         self.planes = {
-            plane.name: torch.zeros((num_pages, *plane.page_shape(PAGE_SIZE)), dtype=plane.dtype, device=device) for plane in planes
+            plane.name: torch.zeros((num_pages, *plane.page_shape(PAGE_SIZE)), dtype=plane.dtype, device=device)
+            for plane in planes
         }
 
     def memory_bytes(self) -> int:

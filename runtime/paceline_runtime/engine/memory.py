@@ -6,6 +6,7 @@ the target and the proposer are in memory and are asked what they take.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -95,10 +96,9 @@ def _num_state_slots(config: EngineConfig, target: TargetModel) -> int:
 def bytes_per_page(target: TargetModel, proposer: Proposer | None) -> int:
     """K/V of all attention layers and the proposer's planes, for one page."""
     shape = target.shape
-    per_token = 2 * len(shape.attention_layers) * shape.num_kv_heads * shape.head_dim * target.dtype.itemsize
-    for plane in proposer.planes if proposer else ():
-        per_token += torch.Size(plane.shape).numel() * plane.dtype.itemsize
-    return per_token * PAGE_SIZE
+    kv_bytes = 2 * len(shape.attention_layers) * shape.num_kv_heads * shape.head_dim * target.dtype.itemsize
+    planes = proposer.planes if proposer else ()
+    return kv_bytes * PAGE_SIZE + sum(math.prod(plane.page_shape(PAGE_SIZE)) * plane.dtype.itemsize for plane in planes)
 
 
 def pages_for(num_tokens: int) -> int:
