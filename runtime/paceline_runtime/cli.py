@@ -19,6 +19,7 @@ MODULES = {
     "check": "paceline_compat.check_command",
     "plan": "paceline_compat.plan_command",
     "fetch": "paceline_runtime.fetch",
+    "bench": "paceline_runtime.bench",
     "draft": "paceline_runtime.speculative.dflash.init",
 }
 # Commands whose name has a second word.
@@ -51,5 +52,6 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("check", help="say whether a draft fits a target, from headers")
     commands.add_parser("plan", help="show the memory that a target and draft take on a device")
     commands.add_parser("fetch", help="put a model's files into a folder")
+    commands.add_parser("bench", help="measure this machine: decode steps, a long prompt beside others, a peer")
     commands.add_parser("draft", help="draft init: write a random DFlash 2 draft that fits a target")
     return parser
