@@ -6,6 +6,7 @@ import json
 import struct
 import tracemalloc
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,11 @@ from dflash_pairs import TableTarget, draft_content, oracle_draft, write_draft
 from safetensors.torch import load_file, save_file
 
 from paceline_compat.errors import MetadataError
+from paceline_runtime.speculative.dflash import load as dflash_load
 from paceline_runtime.speculative.dflash.load import DraftMisfitError, draft_dtype, load_proposer
+from paceline_runtime.speculative.dflash.ops import REFERENCE
 from paceline_runtime.speculative.dflash.proposer import DFlashProposer
+from paceline_runtime.speculative.dflash.self_check import SelfCheckError
 from paceline_runtime.speculative.dflash.weights import DraftWeightsError
 
 CPU = torch.device("cpu")
@@ -172,6 +176,23 @@ def test_config_that_cannot_be_served_is_refused_by_field(folder: Path, changes:
 
     with pytest.raises((DraftMisfitError, MetadataError), match=field):
         load(folder)
+
+
+def test_kernels_that_differ_from_the_references_fail_the_load(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The self-check runs at every load."""
+    broken = replace(REFERENCE, grouped_conv=lambda x, delta, base: x)
+    monkeypatch.setattr(dflash_load, "ops_for", lambda device: broken)
+
+    with pytest.raises(SelfCheckError):
+        load(folder)
+
+
+def test_load_reports_the_self_check(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """One line in the log says how near the two paths are."""
+    with caplog.at_level("INFO"):
+        load(folder)
+
+    assert "7 of 7 drafts equal" in caplog.text
 
 
 @pytest.mark.parametrize("num_steps", [0, 8, -1])

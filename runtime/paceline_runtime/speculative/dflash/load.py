@@ -6,6 +6,7 @@ the target as it was loaded, so that no other way in can skip them.
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import torch
@@ -19,7 +20,10 @@ from paceline_runtime.speculative.dflash.config import DraftConfig
 from paceline_runtime.speculative.dflash.draft import Draft
 from paceline_runtime.speculative.dflash.ops import ops_for
 from paceline_runtime.speculative.dflash.proposer import DFlashProposer
+from paceline_runtime.speculative.dflash.self_check import check_draft
 from paceline_runtime.speculative.dflash.weights import load_weights
+
+_log = logging.getLogger(__name__)
 
 
 class DraftMisfitError(ValueError):
@@ -37,13 +41,15 @@ def load_proposer(
     """Load a draft for a target; `num_steps` None means block_size - 1, `dtype` is the engine's.
 
     Raises MetadataError for files that cannot be trusted, DraftMisfitError for a draft that breaks a rule,
-    DraftWeightsError for wrong tensors.
+    DraftWeightsError for wrong tensors, SelfCheckError when this machine's kernels draft another block than the references.
     """
     facts = read_draft(str(path))
     refuse_misfit(facts, target.shape, Options(num_steps=num_steps, max_model_len=max_model_len))
     config = DraftConfig.from_facts(facts)
     weights = load_weights(facts, draft_dtype(dtype, device), device)
-    return DFlashProposer(Draft(config, weights, ops_for(device)), target, num_steps or config.block_size - 1)
+    proposer = DFlashProposer(Draft(config, weights, ops_for(device)), target, num_steps or config.block_size - 1)
+    _log.info("%s: %s", facts.name, check_draft(proposer, target))
+    return proposer
 
 
 def draft_dtype(engine_dtype: torch.dtype, device: torch.device) -> torch.dtype:

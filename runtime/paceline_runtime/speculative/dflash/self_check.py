@@ -1,9 +1,9 @@
 """The draft's start-up self-check: one known block through the serving path and through the plainest path there is.
 
-Called by the engine once a draft is loaded. The serving path is taps summed layer by layer, context rows in pages, a ring
-rebuilt from them in tiles, and the device's kernels; the plain path concatenates the features, projects them at once, attends
-over all of them and uses the references. A mismatch would not change any text, only make every draft be rejected, so it has
-to be looked for (vLLM #54373, #55250: acceptance of zero, silently).
+Called by the loader, so that a process whose draft cannot work never gets ready. The serving path is taps summed layer by
+layer, context rows in pages, a ring rebuilt from them in tiles, and the device's kernels; the plain path concatenates the
+features, projects them at once, attends over all of them and uses the references. A mismatch would change no text, only have
+every draft rejected, so it has to be looked for (vLLM #54373, #55250: acceptance of zero, silently).
 """
 
 from __future__ import annotations
