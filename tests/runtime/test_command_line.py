@@ -2,6 +2,7 @@
 
 import argparse
 import importlib
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -178,7 +179,7 @@ def test_help_lists_exactly_the_commands(capsys: pytest.CaptureFixture[str]) -> 
     """None hidden, none missing."""
     with pytest.raises(SystemExit):
         cli.main(["--help"])
-    listed = {line.split()[0] for line in capsys.readouterr().out.splitlines() if line.startswith("    ")}
+    listed = set(re.findall(r"^ {4}(\w+)", capsys.readouterr().out, re.MULTILINE))
 
     assert listed == set(cli.MODULES)
 
