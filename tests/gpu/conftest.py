@@ -12,7 +12,9 @@ _TABLES = pytest.StashKey[dict[str, list[str]]]()
 
 def pytest_addoption(parser):
     """Known only when this folder is named on the command line; the soak is short otherwise."""
-    parser.addoption("--soak-seconds", type=float, default=None, help="length of the soak (default: 10 s, on a CPU 3 s)")
+    parser.addoption(
+        "--soak-seconds", type=float, default=None, help="length of the soak (default: 10 s, on a CPU three requests a client)"
+    )
 
 
 def pytest_configure(config):

@@ -23,7 +23,7 @@ def target(request, scale, tmp_path_factory):
 def requests(scale, target):
     """Prompts of different lengths, the longest of several chunks; each begins with a token of its own."""
     generator = torch.Generator().manual_seed(5)
-    params = SamplingParams(max_tokens=scale.pick(40, 200), ignore_eos=True)
+    params = SamplingParams(max_tokens=scale.pick(60, 200), ignore_eos=True)
     lengths = [scale.pick(7, 61) + index * scale.pick(30, 130) for index in range(NUM_REQUESTS)]
     vocab_size = target.shape.vocab_size
     prompts = [[11 + i, *torch.randint(0, vocab_size, (n - 1,), generator=generator).tolist()] for i, n in enumerate(lengths)]
@@ -32,7 +32,8 @@ def requests(scale, target):
 
 def engine_of(target, proposer=None):
     """Chunks of 64 tokens, all requests at once."""
-    return make_engine(target, proposer, max_running_req=NUM_REQUESTS, max_prefill_tokens=64, cache_type="naive")
+    options = dict(max_running_req=NUM_REQUESTS, max_prefill_tokens=64, cache_type="naive", memory_bytes=8 << 30)
+    return make_engine(target, proposer, max_model_len=min(1024, target.shape.max_positions), **options)
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +62,7 @@ def forced(request, target, requests, plain, monkeypatch):
     return known, executor
 
 
-def test_forced_logits_equal_plain_ones_and_free_text_parts_at_near_ties(target, requests, plain, forced, tell):
+def test_forced_logits_equal_plain_ones_and_free_text_parts_at_near_ties(target, requests, plain, forced, monkeypatch, tell):
     """Every accept length occurs; a first difference needs a gap of at most twice the row's deviation, on few rows."""
     texts, expected, replay = plain
     known, executor = forced
@@ -71,7 +72,9 @@ def test_forced_logits_equal_plain_ones_and_free_text_parts_at_near_ties(target,
     deviation = relative_rms(found, wanted)
     deviations = dict(zip(places, (found - wanted).abs().amax(1).tolist(), strict=True))
 
-    free = run(engine_of(target, TextProposer(known)), requests)
+    engine = engine_of(target, TextProposer(known))
+    with replay.watch(monkeypatch, engine.executor, replay=True):
+        free = run(engine, requests)
     num_rows, parted = 0, []
     for name, (prompt, _) in requests.items():
         text, mine = texts[prompt[0]][len(prompt) :], free[name].token_ids

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,12 @@ from typing import Any
 import torch
 from tiny_models import build_reference
 
+from paceline_compat.checkpoint import target_facts
+from paceline_runtime.bench.subjects import dummy_dflash
 from paceline_runtime.loaders import load_target
 from paceline_runtime.models.base import TargetModel
+from paceline_runtime.speculative.dflash.init import DraftSizes, draft_content
+from paceline_runtime.speculative.dflash.proposer import DFlashProposer
 
 _REAL: dict[str, Any] = {
     "vocab_size": 4096,
@@ -88,7 +93,7 @@ def save_predictable(family: str, folder: Path, scale: Scale, *, strength: float
     hidden = embedding.shape[1]
     embedding.mul_(strength * hidden**0.25)  # keeps the token visible below what the layers add
     head.normal_(0.0, hidden**-0.5)
-    head += embedding[torch.arange(len(head)).roll(1)] * (hidden**-0.5 / embedding.std()) * 1.5
+    head += embedding[torch.arange(len(head)).roll(1)] * (hidden**-0.5 / embedding.std()) * scale.pick(4.0, 1.5)
     path = folder / family
     model.to(torch.bfloat16).save_pretrained(path)
     return path
@@ -97,6 +102,13 @@ def save_predictable(family: str, folder: Path, scale: Scale, *, strength: float
 def load_predictable(family: str, folder: Path, scale: Scale, **overrides: Any) -> TargetModel:
     """`save_predictable`, loaded onto the scale's device in its dtype."""
     return load_target(save_predictable(family, folder, scale, **overrides), dtype=scale.dtype, device=scale.device)
+
+
+def random_dflash(path: Path, target: TargetModel, num_steps: int, *, window: int = 2048) -> DFlashProposer:
+    """A draft with random weights that fits the target saved at `path`."""
+    facts = target_facts(path.name, json.loads((path / "config.json").read_text()), {})
+    content = draft_content(facts, DraftSizes(sliding_window=window, selector_rank=32))
+    return dummy_dflash(content, target, num_steps)
 
 
 def relative_rms(found: torch.Tensor, expected: torch.Tensor) -> float:

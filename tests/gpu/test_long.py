@@ -1,0 +1,73 @@
+"""Long prompts in chunks: peak memory is what the plan said, drafts are counted as ever, and taps see every row once."""
+
+import pytest
+import torch
+from gpu_scale import random_dflash, save_predictable
+from law_engine import MAX_MODEL_LEN, make_engine, run
+
+from paceline_runtime.loaders import load_target
+from paceline_runtime.sampling import SamplingParams
+from paceline_runtime.speculative.dflash.taps import TapSum
+
+NUM_STEPS, NEW_TOKENS = 7, 24
+TOLERANCE = 1.02
+LENGTHS = {"4k": (130, 4096), "32k": (260, 32_768), "128k": (400, 131_072)}
+
+
+@pytest.fixture(scope="module", params=["qwen3", "qwen3_5"])
+def saved(request, scale, tmp_path_factory):
+    """A small target, the folder it was saved in, and the bytes that were allocated before it."""
+    path = save_predictable(request.param, tmp_path_factory.mktemp("long"), scale, num_hidden_layers=4)
+    before = torch.cuda.memory_allocated() if scale.is_cuda else 0
+    return path, load_target(path, dtype=scale.dtype, device=scale.device), before
+
+
+@pytest.fixture
+def tapped(monkeypatch):
+    """Rows handed to the draft, by layer."""
+    rows: dict[int, int] = {}
+    keep = TapSum.layer_output
+
+    def counting(sink, layer, hidden):
+        rows[layer] = rows.get(layer, 0) + hidden.shape[0]
+        keep(sink, layer, hidden)
+
+    monkeypatch.setattr(TapSum, "layer_output", counting)
+    return rows
+
+
+def planned_bytes(engine):
+    """The plan's last line, back in bytes."""
+    line = next(line for line in engine.info.plan.splitlines() if line.startswith("together"))
+    return float(line.split()[-2].replace(",", "")) * 2**20
+
+
+@pytest.mark.parametrize("name", LENGTHS)
+def test_long_prompt_fits_its_plan(saved, scale, tapped, tell, name):
+    """Prefill and a few verify steps of a random draft; then the same counts as of any request."""
+    path, target, before = saved
+    num_tokens = scale.pick(*LENGTHS[name])
+    if scale.is_cuda:
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    proposer = random_dflash(path, target, NUM_STEPS, window=scale.pick(64, 2048))
+    max_model_len = scale.pick(MAX_MODEL_LEN, num_tokens + 64)
+    options = dict(max_running_req=1, max_prefill_tokens=scale.pick(128, 2048), memory_bytes=64 << 30)
+    engine = make_engine(target, proposer, max_model_len=max_model_len, **options)
+    prompt = torch.randint(0, engine.info.vocab_size, (num_tokens,)).tolist()
+
+    answer = run(engine, {"long": (prompt, SamplingParams(max_tokens=NEW_TOKENS, ignore_eos=True))}, check=False)["long"]
+
+    peak = torch.cuda.max_memory_allocated() - before if scale.is_cuda else 0
+    verifies = [tokens for tokens in answer.steps if tokens.steps]
+    tell(prompt=num_tokens, plan_mib=planned_bytes(engine) / 2**20, peak_mib=peak / 2**20, steps=len(verifies))
+    assert peak <= TOLERANCE * planned_bytes(engine)
+    assert len(answer.token_ids) == NEW_TOKENS
+    assert NEW_TOKENS == 1 + sum(1 + tokens.accepted for tokens in verifies[:-1]) + len(verifies[-1].token_ids)
+    assert all(0 <= tokens.accepted <= tokens.drafted == NUM_STEPS for tokens in verifies)
+    stats = engine.stats()
+    assert sum(stats.drafted_by_position) == NUM_STEPS * len(verifies)
+    assert sum(stats.accepted_by_position) == sum(tokens.accepted for tokens in verifies)
+    assert set(tapped) == set(proposer.draft.config.target_layer_ids)
+    assert set(tapped.values()) == {num_tokens + (1 + NUM_STEPS) * len(verifies)}
+    engine.check_integrity()
