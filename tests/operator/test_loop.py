@@ -1,0 +1,192 @@
+"""The running operator on an emulated API server: what it does unasked, and what failures do to it."""
+
+import asyncio
+import contextlib
+
+import pytest
+from operator_builders import CLAIM
+
+from paceline_operator.kinds import BY_NAME, MODEL
+
+SERVING = {"deployments", "services", "poddisruptionbudgets"}
+
+
+async def served(running):
+    """Through inspection to a Deployment."""
+    await running.give_verdict()
+    for kind in SERVING:
+        await running.until(lambda kind=kind: running.find(kind, "demo"), kind)
+    await running.until(lambda: running.condition("Compatible") == ("True", "Compatible"), "condition Compatible")
+
+
+def reasons(running):
+    """Of all Events."""
+    found = running.server.objects.items()
+    return {event.raw["reason"] for (resource, *_), event in found if resource.plural == "events"}
+
+
+async def idle(running):
+    """Wait until nothing is queued or written any more; the writes so far."""
+    before = -1
+    while before != len(running.server.writes) or len(running.operator.queue):
+        before = len(running.server.writes)
+        await asyncio.sleep(0.3)
+    return list(running.server.writes)
+
+
+async def test_a_model_goes_from_inspection_to_serving(running):
+    """It was there before the operator: the first list is enough, no event has to happen."""
+    await running.until(lambda: running.condition("Compatible")[1] == "Inspecting", "a first status")
+    assert running.find("deployments", "demo") is None
+
+    await served(running)
+
+    assert running.condition("Accepted") == ("True", "Valid")
+    assert len(running.names("jobs")) == 1
+    await running.until(lambda: {"Inspecting", "Compatible", "Valid"} <= reasons(running), "events of the changes")
+
+
+async def test_no_deployment_for_what_does_not_fit(running):
+    """The table's text is the condition's, and no pod is asked for."""
+    await running.give_verdict("Incompatible", "VocabMismatch")
+    await running.until(lambda: running.condition("Compatible") == ("False", "VocabMismatch"), "condition Compatible")
+
+    assert running.condition("Ready") == ("False", "VocabMismatch")
+    assert not {plural for _, plural in await idle(running)} & SERVING
+
+
+async def test_idle_means_no_writes(running):
+    """A full list of everything, and another event, change nothing and write nothing: there is no loop."""
+    await served(running)
+    before = await idle(running)
+    await running.operator._list_all(became_leader=False)
+    after = await idle(running)
+
+    assert after == before
+
+
+@pytest.mark.parametrize("status", [429, 500, 503, 504])
+async def test_failures_of_the_api_server_are_waited_out(running, status):
+    """Each write fails once or twice; in the end everything is there, once."""
+    running.server.failures += [status] * 2
+    await served(running)
+
+    assert running.server.failures == []
+    assert len(running.names("jobs")) == 1
+    assert running.names("deployments") == ["demo"]
+
+
+async def test_a_refused_child_is_told_and_tried_again(running):
+    """A quota's 403 is in the status, and the next attempt may pass."""
+    (job,) = await running.until(lambda: running.names("jobs"), "an inspect Job")
+    await idle(running)
+    running.server.failures += [403]
+    await running.call("DELETE", BY_NAME["Job"], job)
+    await running.until(lambda: running.condition("Progressing") == ("False", "ApplyFailed"), "the trouble is told")
+    await running.call("PATCH", MODEL, "demo", {"metadata": {"labels": {"look": "again"}}})
+
+    await running.until(lambda: running.names("jobs") == [job], "the Job again")
+
+
+async def test_watches_that_close_are_opened_again(running):
+    """What changes afterwards is still noticed."""
+    await served(running)
+    running.server.closing.set()
+    await asyncio.sleep(0.2)
+    running.server.closing.clear()
+    await running.call("PATCH", MODEL, "demo", {"metadata": {"generation": 4}, "spec": {**CLAIM, "replicas": 3}})
+
+    await running.until(lambda: running.find("deployments", "demo")["spec"]["replicas"] == 3, "three replicas")
+
+
+@pytest.mark.parametrize("kind", ["Deployment", "Service", "PodDisruptionBudget"])
+async def test_a_deleted_child_is_made_again(running, kind):
+    """Whoever deleted it."""
+    await served(running)
+    await idle(running)
+    await running.call("DELETE", BY_NAME[kind], "demo")
+
+    await running.until(lambda: running.find(BY_NAME[kind].plural, "demo"), "it is back")
+
+
+async def test_an_edited_child_is_corrected(running):
+    """Our fields only: another's annotation stays."""
+    await served(running)
+    await idle(running)
+    edit = {"metadata": {"annotations": {"mine": "stays"}}, "spec": {"replicas": 7}}
+    await running.call("PATCH", BY_NAME["Deployment"], "demo", edit)
+
+    await running.until(lambda: running.find("deployments", "demo")["spec"]["replicas"] == 1, "one replica")
+    assert running.find("deployments", "demo")["metadata"]["annotations"]["mine"] == "stays"
+
+
+async def test_a_namesake_of_somebody_else_is_left_alone(running):
+    """It is named in the status instead of being taken over."""
+    foreign = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "demo", "namespace": "ml"}, "spec": {"x": 1}}
+    await running.create(BY_NAME["Service"], foreign)
+    await running.give_verdict()
+    await running.until(lambda: running.condition("Progressing") == ("False", "ApplyFailed"), "the trouble is told")
+
+    assert running.find("services", "demo")["spec"] == {"x": 1}
+
+
+async def test_a_paused_model_is_left_as_it_is(running):
+    """Nothing is applied until it goes on."""
+    await served(running)
+    await idle(running)
+    await running.call("PATCH", MODEL, "demo", {"spec": {"paused": True, "replicas": 5}})
+    await running.until(lambda: running.condition("Progressing") == ("False", "Paused"), "condition Progressing")
+    assert running.find("deployments", "demo")["spec"]["replicas"] == 1
+
+    await running.call("PATCH", MODEL, "demo", {"spec": {"paused": False}})
+    await running.until(lambda: running.find("deployments", "demo")["spec"]["replicas"] == 5, "five replicas")
+
+
+async def test_a_kind_that_the_cluster_lacks_is_told(running):
+    """Everything else serves."""
+    await served(running)
+    await running.call("PATCH", MODEL, "demo", {"spec": {"metrics": {"podMonitor": {"enabled": True}}}})
+    await running.until(lambda: running.condition("Progressing") == ("False", "ApplyFailed"), "the trouble is told")
+
+    conditions = running.find("speculativemodels", "demo")["status"]["conditions"]
+    assert "does not know PodMonitor" in next(one["message"] for one in conditions if one["type"] == "Progressing")
+
+
+async def test_an_invalid_resource_is_told_and_harms_no_other(running):
+    """One older than its rules; the next model is served all the same."""
+    running.add_model("broken")
+    await running.call("PATCH", MODEL, "broken", {"spec": {"target": {"uri": "ftp://x"}}})
+    await running.until(lambda: running.condition("Accepted", "broken") == ("False", "Invalid"), "condition Accepted")
+
+    await served(running)
+
+
+async def test_a_killed_operator_continues_where_things_stand(emulated):
+    """Killed after every write in turn, a new one ends at the same place: one of each, and nothing twice."""
+    emulated.add_model()
+    for num_writes in range(1, 6):
+        emulated.operator = type(emulated.operator)(emulated.operator.config, priority=num_writes)
+        task = asyncio.create_task(emulated.run())
+        if num_writes == 2:
+            await emulated.give_verdict()
+        goal = len(emulated.server.writes) + 1
+        with contextlib.suppress(AssertionError):
+            await emulated.until(
+                lambda goal=goal: len(emulated.server.writes) >= goal or _is_served(emulated), "one more write"
+            )
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+    emulated.operator = type(emulated.operator)(emulated.operator.config, priority=99)
+    task = asyncio.create_task(emulated.run())
+    await emulated.until(lambda: _is_served(emulated), "everything is there")
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+    assert len(emulated.names("jobs")) == 1
+    assert [emulated.names(kind) for kind in sorted(SERVING)] == [["demo"]] * 3
+
+
+def _is_served(emulated):
+    return emulated.condition("Compatible")[0] == "True" and all(emulated.find(kind, "demo") for kind in SERVING)
