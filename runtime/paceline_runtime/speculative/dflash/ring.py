@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import torch
 
-from paceline_kernels.context_rows import TILE_ROWS, context_keys_values
+from paceline_kernels.context_rows import context_keys_values
 from paceline_runtime.batch import PAGE_SIZE
 from paceline_runtime.speculative.dflash.draft import Draft
 
@@ -48,10 +48,10 @@ class ContextRings:
     def restore(self, row: int, plane: torch.Tensor, pages: torch.Tensor, num_tokens: int) -> None:
         """Rebuild a ring from the context rows that its window can reach: plane [num_pages, PAGE_SIZE, H], pages int64 [P].
 
-        One tile at a time, so the workspace is one tile whatever the window and however many requests restore.
+        At most window - 1 rows for one request at a time, which is also what a prefill chunk writes at most.
         """
-        for start in range(max(0, num_tokens - self.reach), num_tokens, TILE_ROWS):
-            positions = torch.arange(start, min(start + TILE_ROWS, num_tokens), device=pages.device)
+        positions = torch.arange(max(0, num_tokens - self.reach), num_tokens, device=pages.device)
+        if len(positions):
             context = plane[pages[positions // PAGE_SIZE], positions % PAGE_SIZE]
             self.write(torch.full_like(positions, row), positions, context)
 
