@@ -46,10 +46,9 @@ def test_soak(config, scale, request, tell, algorithm, num_steps):
         speculative_num_steps=num_steps,
         speculative_draft_model_path=draft,
     )
-    seconds = (request.config.getoption("soak_seconds", None) or scale.pick(3.0, 10.0)) / 2
-    alone, tally, stats = asyncio.run(
-        _soak(served, mixed_submits(VOCAB_SIZE, STOP_IDS, scale.pick((70, 90), (700, 300))), seconds)
-    )
+    seconds = request.config.getoption("soak_seconds", None) or scale.pick(0.0, 10.0)
+    submits = mixed_submits(VOCAB_SIZE, STOP_IDS, scale.pick((70, 90), (700, 300)))
+    alone, tally, stats = asyncio.run(_soak(served, submits, seconds / 2))
 
     parted, num_rows, unexcused = _differences(alone, tally.greedy)
     tell(**dict(sorted(tally.counts.items())), greedy_rows=num_rows, parted=parted, hits=stats.prefix_hit_tokens)
