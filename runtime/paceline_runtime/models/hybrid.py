@@ -119,7 +119,7 @@ class HybridDecoder:
         self.shape = _shape(config, parameters.dtype)
         self.dtype, self.device, self._parameters = parameters.dtype, parameters.device, parameters
         self.rotary = Rotary(config.rope, parameters.dtype, parameters.device)
-        self._ops = ops_for(parameters.device)
+        self._ops = ops_for(parameters.device, parameters.dtype)
         self._make_ends(config, parameters)
         self._layers = _layers(config, make_mlp, parameters)
         self._norm = offset_norm(parameters, f"{config.prefix}.norm", config.hidden_size, config.norm_eps)

@@ -1,0 +1,28 @@
+"""Prefill of the gated delta rule by flash-linear-attention's chunked kernel, which large prompts need on a GPU.
+
+Imported only where there is a GPU: without one, fla's mere presence breaks transformers. Same keywords as the reference.
+"""
+
+from __future__ import annotations
+
+import torch
+from fla.ops.gated_delta_rule import chunk_gated_delta_rule
+
+from paceline_kernels.gated_delta.reference import DeltaRows
+
+
+def prefill_fla(rows: DeltaRows, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """`prefill` of the reference for float32 states; fla's layout of a state is ours, [Hv, Dk, Dv]."""
+    num_shared = rows.v.shape[-2] // rows.k.shape[-2]
+    q, k = (x.repeat_interleave(num_shared, dim=-2) for x in (rows.q, rows.k))
+    out, after = chunk_gated_delta_rule(
+        q=q[None],
+        k=k[None],
+        v=rows.v[None],
+        g=rows.log_decay[None],
+        beta=rows.beta[None],
+        initial_state=state[None],
+        output_final_state=True,
+        use_qk_l2norm_in_kernel=True,
+    )
+    return out[0], after[0]
