@@ -91,6 +91,11 @@ def journal_row_bytes(target: TargetFacts, dtype_bytes: int) -> int:
     return target.num_linear_layers * (values * STATE_BYTES + sizes.conv_dim * dtype_bytes)
 
 
+def gathered_bytes(target: TargetFacts, context_tokens: int, dtype_bytes: int) -> int:
+    """One layer's keys and values of a whole context in one piece, as a chunk's attention reads them."""
+    return 2 * context_tokens * target.num_kv_heads * target.head_dim * dtype_bytes
+
+
 def logits_bytes(target: TargetFacts, num_rows: int) -> int:
     """Float32 logits of a full verify: as computed, with penalties, sorted, and as probabilities."""
     return 4 * num_rows * target.head_rows * 4

@@ -167,10 +167,12 @@ class _Sizes:
     def _temporaries(self) -> tuple[Row, ...]:
         options, chunk = self.options, self.options.max_prefill_tokens
         prefill = memory.prefill_bytes(self.target, self.draft, chunk, self.dtype_bytes)
+        gathered = memory.gathered_bytes(self.target, self.max_model_len, self.dtype_bytes)
         history = memory.history_bytes(options.max_running, self.max_model_len, self.num_steps)
         return (
             Row("logits", memory.logits_bytes(self.target, self.num_rows), f"4 x {self.num_rows} rows x vocabulary, float32"),
             Row("prefill temporaries", prefill, f"one chunk of {chunk} tokens"),
+            Row("gathered K/V", gathered, "one layer's of a whole context"),
             Row("token history", history, f"({options.max_running} requests + 1 dummy) x context x 8 bytes"),
             Row("graph pool", options.graph_pool_bytes, "as given"),
         )

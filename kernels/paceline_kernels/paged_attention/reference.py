@@ -100,9 +100,16 @@ def prefill_attention(
     if bias is None:
         bias = prefill_bias(num_tokens, start, q.dtype, q.device)
     query = q.transpose(0, 1)[None]
-    causal = bias is None
-    out = functional.scaled_dot_product_attention(query, k, v, attn_mask=bias, is_causal=causal, scale=scale, enable_gqa=True)
-    return out[0].transpose(0, 1)
+    groups = query.shape[1] // k.shape[1]
+    if q.device.type == "cuda":
+        # One batch entry per K/V head, broadcast over its query heads: under the symbolic mask torch 2.11 copies K/V for
+        # each query head otherwise (4.8 KB a token at 1 KB of K/V). On a CPU the broadcast falls off the fused path.
+        query = query[0].unflatten(0, (-1, groups))
+        k, v = (part[0][:, None].expand(-1, groups, -1, -1) for part in (k, v))
+    out = functional.scaled_dot_product_attention(
+        query, k, v, attn_mask=bias, is_causal=bias is None, scale=scale, enable_gqa=query.shape[1] != k.shape[1]
+    )
+    return out.flatten(0, 1).transpose(0, 1)
 
 
 def write_pages(keys: torch.Tensor, values: torch.Tensor, slots: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:

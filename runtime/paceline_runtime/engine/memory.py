@@ -82,7 +82,7 @@ def _fixed_parts(
         ("journals", (config.max_running_req + 1) * (1 + num_steps) * target.shape.journal_row_bytes),
         ("journal", (config.max_running_req + 1) * (1 + num_steps) * target.shape.journal_row_bytes),
         ("token history", (config.max_running_req + 1) * (max_model_len + 4 + num_steps) * 8),
-        ("step temporaries", _temporary_bytes(config, target, num_steps)),
+        ("step temporaries", _temporary_bytes(config, target, num_steps, max_model_len)),
     )
 
 
@@ -106,12 +106,13 @@ def pages_for(num_tokens: int) -> int:
     return -(-num_tokens // PAGE_SIZE)
 
 
-def _temporary_bytes(config: EngineConfig, target: TargetModel, num_steps: int) -> int:
-    """Logits of a full verify (adjusted and sorted copies too) and the activations of a full prefill chunk."""
+def _temporary_bytes(config: EngineConfig, target: TargetModel, num_steps: int, max_model_len: int) -> int:
+    """Logits of a full verify (adjusted and sorted copies too), activations of a full chunk, one layer's K/V in one piece."""
     shape = target.shape
     rows = config.max_running_req * (1 + num_steps)
     activation_bytes = config.max_prefill_tokens * shape.hidden_size * target.dtype.itemsize * 16
-    return rows * shape.vocab_size * 4 * 4 + activation_bytes
+    gathered_bytes = 2 * max_model_len * shape.num_kv_heads * shape.head_dim * target.dtype.itemsize
+    return rows * shape.vocab_size * 4 * 4 + activation_bytes + gathered_bytes
 
 
 def budget_bytes(

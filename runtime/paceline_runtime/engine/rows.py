@@ -30,12 +30,12 @@ class Rows:
     def start(self, row: int, tokens: Sequence[int], num_cached: int) -> None:
         """A request takes the row with its committed tokens, `num_cached` of them in the cache."""
         self.history[row, : len(tokens)] = upload(tokens, torch.int64, self.device)
-        self.lengths[row] = num_cached
-        self.replay[row] = 0
+        self.lengths[row].fill_(num_cached)  # assigning a number would copy it from the host, and wait
+        self.replay[row].fill_(0)
 
     def prefilled(self, row: int, length: int) -> None:
         """The row's prompt is in the cache up to `length`."""
-        self.lengths[row] = length
+        self.lengths[row].fill_(length)
 
     def pending(self, rows: torch.Tensor) -> torch.Tensor:
         """Pending token of each row, int64 [B]."""
