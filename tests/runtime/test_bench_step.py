@@ -107,6 +107,24 @@ def test_traffic_of_a_dense_step_is_its_weights_and_its_context(folder):
     assert traffic.draft_bytes == traffic.state_bytes == 0
 
 
+def test_traffic_of_a_hybrid_mixture(tmp_path):
+    """Unchosen experts are not read, and every request's state is read and written."""
+    cut = SHAPES["qwen3.6-35b-a3b"].with_layers(4)
+    sizes = dict(hidden_size=64, num_attention_heads=2, linear_num_key_heads=1, linear_num_value_heads=2, vocab_size=96)
+    experts = dict(num_experts=8, num_experts_per_tok=2, moe_intermediate_size=16, shared_expert_intermediate_size=16)
+    cut.target["text_config"].update(sizes, **experts, eos_token_id=[1])
+    (tmp_path / "config.json").write_text(json.dumps(cut.target))
+    with subject(step_args(tmp_path), 256) as one:
+        traffic = step_traffic(one.shape.text, one.target, None, 1, 100)
+        embedding = 96 * 64 * 4
+        state_bytes = one.target.shape.state_bytes_per_slot
+        weights = one.target.memory_bytes()
+
+    assert traffic.num_experts == pytest.approx(2)
+    assert traffic.weight_bytes == weights - embedding - 4 * 6 * 3 * 64 * 16 * 4
+    assert traffic.state_bytes == 2 * state_bytes > 0
+
+
 def test_distinct_experts_of_a_block():
     """The published 57 of 256 for eight rows of eight; all of them for very many rows."""
     assert round(distinct_experts(256, 8, 8)) == 57
