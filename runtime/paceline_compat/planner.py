@@ -98,7 +98,7 @@ def plan(budget_bytes: int, target: TargetFacts, draft: DraftFacts | None, optio
         num_state_slots=memory.num_state_slots(target, options.max_running),
         max_model_len=sizes.max_model_len,
         short_bytes=short,
-        remedies=sizes.remedies(affordable, short) if short else (),
+        remedies=sizes.remedies(left, affordable, short) if short else (),
     )
 
 
@@ -122,13 +122,13 @@ class _Sizes:
     def page_formula(self, num_pages: int) -> str:
         return f"({num_pages} pages + 1 dummy) x {memory.PAGE_TOKENS} tokens x {self._token_bytes()} bytes"
 
-    def remedies(self, affordable: int, short: int) -> tuple[str, ...]:
+    def remedies(self, left: int, affordable: int, short: int) -> tuple[str, ...]:
         """What the user can change, each with the number that does it or the bytes it gives back."""
         out, given = [], self.options.num_pages
         least = memory.pages_for(self.max_model_len)
         if given is not None and least <= affordable:
             out.append(f"--num-pages between {least} and {affordable} fits")
-        longest = affordable if given is None else min(given, affordable)
+        longest = self._longest_pages(left) if given is None else min(given, affordable)
         if 0 < longest < least:
             out.append(f"--max-model-len {longest * memory.PAGE_TOKENS} fits")
         if least <= affordable:
@@ -138,6 +138,14 @@ class _Sizes:
         if self.draft is not None:
             out.append(f"--speculative-algorithm ngram gives back {_mib(self._draft_bytes())} MiB")
         return (*out, f"--memory-bytes or a device with {_mib(short)} MiB more")
+
+    def _longest_pages(self, left: int) -> int:
+        """Pages of the longest context that fits, its own share of the fixed parts shrunk with it."""
+        per_token = memory.gathered_bytes(self.target, 1, self.dtype_bytes) + memory.history_bytes(
+            self.options.max_running, 1, -2
+        )
+        spare = left + self.max_model_len * per_token - self.page_bytes
+        return spare // (self.page_bytes + memory.PAGE_TOKENS * per_token)
 
     def _weights(self) -> tuple[Row, ...]:
         count, size = f"values x {self.dtype_bytes} bytes ({self.options.dtype})", self.dtype_bytes
