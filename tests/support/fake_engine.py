@@ -186,13 +186,13 @@ class FakeEngine:
 
 
 def _misbehave(prompt: str) -> None:
+    if gate := re.search(r"gate:(\S+)", prompt):
+        with open(gate[1]):  # opening a FIFO waits for a writer
+            pass
     if "crash" in prompt:
         raise RuntimeError("scripted crash")
     if "die" in prompt:
         os._exit(7)
-    if gate := re.search(r"gate:(\S+)", prompt):
-        with open(gate[1]):  # opening a FIFO waits for a writer
-            pass
 
 
 def build_fake_engine(config: EngineConfig, on_progress: OnProgress) -> FakeEngine:

@@ -35,6 +35,8 @@ LAST_WORDS_S = 0.5
 STOP_PATIENCE_S = 5.0
 CLOSE_TIMEOUT_S = 5
 BACKLOG = 1024
+# Longer than the 60 s for which common proxies reuse a connection, so that none of them writes into a closed one.
+KEEP_ALIVE_S = 75
 
 
 class HttpServer(uvicorn.Server):
@@ -91,7 +93,7 @@ class Server:
             await self._process.stop(STOP_PATIENCE_S if self._client.ready else 0.0)
         if self._client.failure is None:
             return EXIT_OK
-        logger.error("the engine failed: %s", self._client.failure)
+        logger.error("%s: %s", "the engine failed" if self._client.ready else "cannot start", self._client.failure)
         return EXIT_ENGINE_DIED
 
     async def _serve_until_end(self, http: asyncio.Task[None]) -> None:
@@ -130,7 +132,7 @@ class Server:
         try:
             self._service.tokenizer = await asyncio.to_thread(self._load, self._config.engine.model_path)
         except Exception as error:
-            self._client.fail(f"the tokenizer of {self._config.engine.model_path} cannot be loaded: {error}")
+            self._client.fail(f"the tokenizer cannot be loaded: {error}")
         else:
             self._watcher.on_ready(await self._client.until_ready())
 
@@ -174,5 +176,6 @@ def _uvicorn_config(config: ServeConfig, service: Service) -> uvicorn.Config:
         lifespan="off",
         ws="none",
         server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=CLOSE_TIMEOUT_S,
     )

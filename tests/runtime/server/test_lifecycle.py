@@ -10,6 +10,7 @@ import pytest
 from served import served
 
 COMPLETIONS = "/v1/completions"
+DEATHS = [("crash", "scripted crash"), ("die", "ended with status 7")]
 
 
 def _body(prompt: str, **fields: object) -> dict[str, object]:
@@ -97,20 +98,36 @@ def test_a_drain_that_takes_too_long_is_cut_off() -> None:
         assert server.ended()[0] == 0
 
 
-@pytest.mark.parametrize(("prompt", "reason"), [("crash", "scripted crash"), ("die", "ended with status 7")])
-@pytest.mark.parametrize("stream", [False, True])
-def test_when_the_engine_dies_clients_are_told_and_the_server_ends(prompt: str, reason: str, stream: bool) -> None:
+@pytest.mark.parametrize(("prompt", "reason"), DEATHS)
+def test_when_the_engine_dies_its_request_is_answered_and_the_server_ends(prompt: str, reason: str) -> None:
     """By an exception or without a word; the exit status is not 0, so that the pod is restarted."""
     with served() as server, httpx.Client(base_url=server.url, timeout=60) as http:
         server.until("ready")
-        answer = http.post(COMPLETIONS, json=_body(prompt, stream=stream))
+        answer = http.post(COMPLETIONS, json=_body(prompt))
         status, said = server.ended()
 
-        assert answer.status_code == (200 if stream else 503)
-        assert reason in answer.text
-        assert "[DONE]" not in answer.text
-        assert status == 1
-        assert reason in said
+    assert answer.status_code == 503
+    assert reason in answer.json()["error"]["message"]
+    assert status == 1
+    assert reason in said
+
+
+@pytest.mark.parametrize(("prompt", "reason"), DEATHS)
+def test_when_the_engine_dies_streams_end_with_an_error(fifo: Path, prompt: str, reason: str) -> None:
+    """An event of its own, and no `[DONE]`: nobody takes half an answer for a whole one."""
+    with served() as server, httpx.Client(base_url=server.url, timeout=60) as http:
+        server.until("ready")
+        with http.stream("POST", COMPLETIONS, json=_body(f"gate:{fifo} {prompt}", stream=True)) as stream:
+            lines = stream.iter_lines()
+            first = next(lines)
+            fifo.write_text("")
+            rest = [line for line in lines if line]
+        status, _ = server.ended()
+
+    assert '"text":"G"' in first
+    assert reason in rest[-1]
+    assert "data: [DONE]" not in rest
+    assert status == 1
 
 
 def test_a_killed_engine_is_noticed_without_any_request() -> None:

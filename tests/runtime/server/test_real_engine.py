@@ -122,3 +122,15 @@ def test_a_request_that_can_never_fit_is_refused(http: httpx.Client) -> None:
 
     assert refused.status_code == 400
     assert refused.json()["error"]["code"] == "context_length_exceeded"
+
+
+def test_a_file_that_is_no_model_is_explained(tmp_path: Path) -> None:
+    """Before the server says that it is ready, and without a traceback."""
+    (tmp_path / "bad.gguf").write_bytes(b"PK" * 100)
+
+    with (
+        pytest.raises(AssertionError, match=r"cannot start: .*it is not a GGUF file") as said,
+        served_model(tmp_path / "bad.gguf"),
+    ):
+        pass
+    assert "Traceback" not in str(said.value)
