@@ -55,7 +55,7 @@ def window_attention_kernel(
         BLOCK_W=max(16, triton.next_power_of_2(width)),
         BLOCK_N=_BLOCK_N,
     )
-    _join_parts[(batch, num_kv_heads)](
+    _join_parts[(batch, num_kv_heads, width * group)](
         parts, stats[0], stats[1], out, width, GROUP=group, D=head_dim, BLOCK_M=block_m, NUM_SPLITS=_NUM_SPLITS
     )
     return out
@@ -148,21 +148,14 @@ def _join_parts(
     BLOCK_M: tl.constexpr,
     NUM_SPLITS: tl.constexpr,
 ):
-    batch, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    """One query row: the parts' sums, each weighted by how far its maximum lies below the greatest."""
+    batch, head, m = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     num_kv_heads = tl.num_programs(1)
-    m, d = tl.arange(0, BLOCK_M), tl.arange(0, D)
-    first = ((batch * num_kv_heads + head) * NUM_SPLITS) * BLOCK_M + m
-    highest = tl.load(highest_ptr + first)
-    total = tl.load(total_ptr + first)
-    out = tl.load(parts_ptr + first[:, None] * D + d[None, :])
-    for split in tl.static_range(1, NUM_SPLITS):
-        part_at = first + split * BLOCK_M
-        part_highest = tl.load(highest_ptr + part_at)
-        new_highest = tl.maximum(highest, part_highest)
-        fade, weight = tl.exp(highest - new_highest), tl.exp(part_highest - new_highest)
-        total = total * fade + tl.load(total_ptr + part_at) * weight
-        out = out * fade[:, None] + tl.load(parts_ptr + part_at[:, None] * D + d[None, :]) * weight[:, None]
-        highest = new_highest
-    is_row = m < width * GROUP
-    out_at = ((batch * width + m // GROUP) * num_kv_heads * GROUP + head * GROUP + m % GROUP)[:, None] * D + d[None, :]
-    tl.store(out_ptr + out_at, out / total[:, None], mask=is_row[:, None])
+    d = tl.arange(0, D)
+    part_at = ((batch * num_kv_heads + head) * NUM_SPLITS + tl.arange(0, NUM_SPLITS)) * BLOCK_M + m
+    highest = tl.load(highest_ptr + part_at)
+    weights = tl.exp(highest - tl.max(highest, 0))
+    total = tl.sum(tl.load(total_ptr + part_at) * weights, 0)
+    out = tl.sum(tl.load(parts_ptr + part_at[:, None] * D + d[None, :]) * weights[:, None], 0)
+    row = (batch * width + m // GROUP) * num_kv_heads * GROUP + head * GROUP + m % GROUP
+    tl.store(out_ptr + row * D + d, out / total)
