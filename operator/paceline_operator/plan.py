@@ -14,7 +14,7 @@ from paceline_operator.caching import Caching
 from paceline_operator.desired import Desired
 from paceline_operator.inspection import Inspection
 from paceline_operator.names import LABEL_MANAGED_BY, MANAGED_BY
-from paceline_operator.observed import Observed
+from paceline_operator.observed import Observed, is_true
 from paceline_operator.quantity import same_quantity
 from paceline_operator.spec import Model
 
@@ -49,8 +49,10 @@ def plan(model: Model, desired: Desired, observed: Observed, inspection: Inspect
             details.append(f"{step.reason}: new attempt in {wait_s:.0f} s")
             look_again_s = wait_s or None
             deletions += [found for found in (observed.get(*job),) if found and not wait_s]
+    steps = _open_steps(desired, inspection, caching)
+    deletions += [found for child in steps if (found := observed.get(*_key(child))) and _is_outdated_job(child, found)]
     doomed = {_key(found) for found in deletions}
-    wanted = [child for child in _open_steps(desired, inspection, caching) if _key(child) not in doomed]
+    wanted = [child for child in steps if _key(child) not in doomed]
     replaced = [child for child in wanted if _selector_differs(child, observed.get(*_key(child)))]
     deletions += [found for child in replaced if (found := observed.get(*_key(child)))]
     changes = [child for child in wanted if child not in replaced and needs_apply(child, observed.get(*_key(child)))]
@@ -121,6 +123,12 @@ def _wait_s(failed_at: str, now: datetime) -> float:
         return 0.0
     due = datetime.fromisoformat(failed_at) + timedelta(seconds=RETRY_S)
     return max(0.0, (due - now).total_seconds())
+
+
+def _is_outdated_job(child: Object, found: Object) -> bool:
+    """A Job that runs with other settings (a node selector that no node has): only a new one can have the new ones."""
+    has_ended = is_true(found, "Complete") or is_true(found, "Failed")
+    return child["kind"] == "Job" and not has_ended and not contains(found["metadata"], child["metadata"])
 
 
 def _selector_differs(child: Object, found: Object | None) -> bool:

@@ -145,10 +145,15 @@ def test_failed_job_is_tried_anew_after_a_while():
 
 
 def test_a_job_is_never_applied_over():
-    """Its template cannot change, and an operator upgrade would try to."""
-    model = make_model()
+    """Its template cannot change: one that runs with other settings is replaced, one that ended is left alone."""
+    model = make_model(scheduling={"nodeSelector": {"a": "b"}})
+    (job,) = plan_for(model, Observed({}), PENDING_VERDICT).apply
+    other = {**job, "metadata": {**job["metadata"], "annotations": {"paceline.dev/applied-hash": "other"}}}
+    ended = {**other, "status": make_job("x", "Complete")["status"]}
 
-    assert plan_for(model, observe([make_job(job_name(model))]), PENDING_VERDICT).is_empty
+    assert plan_for(model, observe([job]), PENDING_VERDICT).is_empty
+    assert [found["kind"] for found in plan_for(model, observe([other]), PENDING_VERDICT).delete] == ["Job"]
+    assert plan_for(model, observe([ended]), PENDING_VERDICT).is_empty
 
 
 def test_a_claim_without_owner_is_kept():
