@@ -61,6 +61,14 @@ def test_written_draft_drafts_the_same_here_and_in_the_package(target: Path, tmp
     assert ours.candidates.sort(-1).values.tolist() == candidates.sort(-1).values.tolist()
 
 
+def test_draft_of_a_tiny_vocabulary_has_no_more_candidates_than_tokens(tmp_path: Path) -> None:
+    """The largest power of two that the vocabulary holds, at most 16."""
+    path = save_tiny("llama", tmp_path, vocab_size=12, num_hidden_layers=2, eos_token_id=None)
+
+    assert run_init("--target", str(path), "--out", str(tmp_path / "draft")) == 0
+    assert read_draft(str(tmp_path / "draft")).selector_top_k == 8
+
+
 def test_same_seed_writes_the_same_draft(target: Path, tmp_path: Path) -> None:
     """The file is a function of target, sizes and seed."""
     for name, seed in (("a", "1"), ("b", "1"), ("c", "2")):

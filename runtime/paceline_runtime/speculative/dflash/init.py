@@ -118,7 +118,7 @@ def draft_content(target: TargetFacts, sizes: DraftSizes) -> dict[str, Any]:
             "conv_kernel_size": 2,
             "conv_group_size": _largest_power_of_two_divisor(target.hidden_size, 16),
             "selector_rank": sizes.selector_rank,
-            "selector_top_k": 16,
+            "selector_top_k": 1 << (min(target.vocab_size, 16).bit_length() - 1),
         },
     }
     problems = check(target, draft_facts("draft", content, {}), Options()).errors
