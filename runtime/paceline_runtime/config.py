@@ -19,10 +19,10 @@ class EngineConfig:
 
     `None` means: derived from the checkpoint and the memory plan. `memory_ratio` is the share of free device memory the
     plan may use when neither `memory_bytes` nor `num_pages` says it outright; a page holds 64 tokens. `overlap` runs the
-    device one step ahead of the host (lag 1); `None` does so on a GPU, where alone it hides anything. `speculative_adaptive` verifies fewer drafts, down to none, where that is
-    measured to be faster. `decode_prefill_tokens` fixes the prompt tokens of a step that also decodes; `None` measures how
-    many take about as long as the decode step. `seed` is that of requests without one. `dummy_weights` draws random
-    weights, for benchmarks without a checkpoint.
+    device one step ahead of the host (lag 1); `None` does so on a GPU, where alone it hides anything.
+    `speculative_adaptive` verifies fewer drafts, down to none, where that is measured to be faster. `decode_prefill_tokens`
+    fixes the prompt tokens of a step that also decodes; `None` measures how many take about as long as the decode step.
+    `seed` is that of requests without one. `dummy_weights` draws random weights, for benchmarks without a checkpoint.
     """
 
     model_path: str

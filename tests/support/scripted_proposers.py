@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+
 from paceline_kernels.counter_random import PROPOSAL, uniform
 from paceline_runtime.batch import ForwardBatch
 from paceline_runtime.speculative.base import DraftInputs, FeatureSink, PlaneSpec, Proposal

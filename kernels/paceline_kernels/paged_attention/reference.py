@@ -104,7 +104,7 @@ def prefill_attention(
     if q.device.type == "cuda":
         # One batch entry per K/V head, broadcast over its query heads: under the symbolic mask torch 2.11 copies K/V for
         # each query head otherwise (4.8 KB a token at 1 KB of K/V). On a CPU the broadcast falls off the fused path.
-        query = query[0].unflatten(0, (-1, groups))
+        query = query[0].view(-1, groups, *query.shape[2:])
         k, v = (part[0][:, None].expand(-1, groups, -1, -1) for part in (k, v))
     out = functional.scaled_dot_product_attention(
         query, k, v, attn_mask=bias, is_causal=bias is None, scale=scale, enable_gqa=query.shape[1] != k.shape[1]
