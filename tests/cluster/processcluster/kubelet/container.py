@@ -61,6 +61,9 @@ class ContainerRunner:
             await self._start_when_possible(sandbox, volumes)
             if self._process is None:
                 return
+            if self._stopping.is_set() and self._killing is None:
+                # Told to stop while the run was being started: `stop` found nothing to end then.
+                self._killing = asyncio.create_task(self._terminate(LEAST_GRACE_S))
             code = await self._until_end(sandbox)
             if self._stopping.is_set() or not restarts(policy, code):
                 return
