@@ -42,6 +42,7 @@ def tell(request):
 
     def add(**figures):
         cells = (f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in figures.items())
-        lines.append(f"{request.node.callspec.id:<24} " + ", ".join(cells))
+        name = f"{request.node.originalname.removeprefix('test_')[:28]} {request.node.callspec.id}"
+        lines.append(f"{name:<52} " + ", ".join(cells))
 
     return add
