@@ -43,8 +43,8 @@ def step_traffic(
     shape = target.shape
     kv_bytes = 2 * len(shape.attention_layers) * shape.num_kv_heads * shape.head_dim * target.dtype.itemsize
     return StepTraffic(
-        weight_bytes=target.memory_bytes() - _unread_bytes(text, target, distinct),
-        draft_bytes=_draft_bytes(proposer, target, num_requests, context_tokens) if proposer else 0,
+        weight_bytes=target.memory_bytes() - _unread_embedding_bytes(text, target) - _unread_expert_bytes(text, target, rows),
+        draft_bytes=_draft_bytes(text, proposer, target, num_requests, context_tokens) if proposer else 0,
         kv_bytes=num_requests * context_tokens * kv_bytes,
         state_bytes=2 * num_requests * shape.state_bytes_per_slot,
         num_experts=distinct,
@@ -61,17 +61,23 @@ def head_bytes(target: TargetModel) -> int:
     return target.shape.vocab_size * target.shape.hidden_size * target.dtype.itemsize
 
 
-def _unread_bytes(text: dict[str, Any], target: TargetModel, distinct: float) -> int:
-    """An embedding of which only some rows are read, and the experts that nobody chose."""
-    embedding = 0 if text.get("tie_word_embeddings") else head_bytes(target)
-    if not distinct:
-        return embedding
+def _unread_embedding_bytes(text: dict[str, Any], target: TargetModel) -> int:
+    """An embedding of its own, of which a step reads a few rows."""
+    return 0 if text.get("tie_word_embeddings") else head_bytes(target)
+
+
+def _unread_expert_bytes(text: dict[str, Any], target: TargetModel, num_rows: int, num_layers: int | None = None) -> int:
+    """Experts that none of `num_rows` rows chose, over all layers or `num_layers`."""
+    num_experts = text.get("num_experts") or 0
+    if not num_experts:
+        return 0
+    unread = num_experts - distinct_experts(num_experts, text["num_experts_per_tok"], num_rows)
     one = 3 * text["hidden_size"] * text["moe_intermediate_size"] * target.dtype.itemsize
-    return embedding + int(text["num_hidden_layers"] * (text["num_experts"] - distinct) * one)
+    return int((num_layers or text["num_hidden_layers"]) * unread * one)
 
 
-def _draft_bytes(proposer: Proposer, target: TargetModel, num_requests: int, context_tokens: int) -> int:
-    """DFlash 2: weights without codebooks, the head, the windows. An own head of the model: all of it once per draft."""
+def _draft_bytes(text: dict[str, Any], proposer: Proposer, target: TargetModel, num_requests: int, context_tokens: int) -> int:
+    """DFlash 2: weights without codebooks, the head, the windows. MTP: its layer and the head, once per draft."""
     if isinstance(proposer, DFlashProposer):
         weights, rings = proposer.draft.weights, proposer.rings
         codebooks = weights.predecessor.nbytes + weights.successor.nbytes
@@ -79,5 +85,6 @@ def _draft_bytes(proposer: Proposer, target: TargetModel, num_requests: int, con
         ring_rows = rings.keys.shape[1] * rings.size
         return weights.memory_bytes() - codebooks + head_bytes(target) + num_requests * window // ring_rows
     if proposer.name == "mtp":
-        return proposer.num_steps * (proposer.memory_bytes() + head_bytes(target))
+        layer = proposer.memory_bytes() - _unread_expert_bytes(text, target, num_requests, num_layers=1)
+        return proposer.num_steps * (layer + head_bytes(target))
     return 0
