@@ -3,6 +3,7 @@
 import json
 import re
 
+import chart_table
 import pytest
 import yaml
 from source_tree import ROOT
@@ -25,6 +26,11 @@ def test_every_value_has_a_comment():
 def test_schema_knows_every_value():
     """A value that the schema does not know would be refused; one that only it knows would do nothing."""
     assert _keys(yaml.safe_load(VALUES)) == _schema_keys(SCHEMA)
+
+
+def test_readme_lists_every_value():
+    """The README's table is the comments of values.yaml."""
+    assert chart_table.README.read_text().endswith(chart_table.table())
 
 
 def test_unused_values_do_not_exist():
