@@ -78,8 +78,9 @@ class Shape:
         """The shape with fewer target layers; the draft keeps as many taps as fit, spread over those."""
         if num_layers is None:
             return self
-        if not 1 <= num_layers <= self.text["num_hidden_layers"]:
-            raise ConfigError([f"--layers must be between 1 and {self.text['num_hidden_layers']}, got {num_layers}"])
+        least, most = self.text.get("full_attention_interval", 1), self.text["num_hidden_layers"]
+        if not least <= num_layers <= most:
+            raise ConfigError([f"--layers must be between {least} (the first with K/V) and {most}, got {num_layers}"])
         target = copy.deepcopy(dict(self.target))
         part = target.get("text_config", target)
         part["num_hidden_layers"] = num_layers
