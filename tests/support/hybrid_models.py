@@ -16,18 +16,26 @@ HYBRIDS = ("qwen3_5", "qwen3_5_moe")
 IDS = [(7 * i * i + 3 * i + 2) % 300 + 2 for i in range(160)]
 
 
-def save_hybrid(name: str, folder: Path, *, dtype: torch.dtype = torch.float64, **overrides) -> Path:
-    """Write a tiny hybrid to `folder / name`, with a scale and decays of its own.
+def make_hybrid(name: str, **overrides) -> torch.nn.Module:
+    """`build_reference` at a scale at which GDN's norms do not magnify transformers' float32 rounding past 1e-5."""
+    return build_reference(name, **{"scale": 0.1, **overrides})
 
-    At this scale the norms of GDN outputs do not magnify transformers' float32 rounding past 1e-5. By default a state forgets
-    within a token or two, and a test would not see that it was lost: here it fades over some ten to a thousand.
+
+def lasting(model: torch.nn.Module) -> torch.nn.Module:
+    """The model with states that fade over some ten to a thousand tokens.
+
+    By default a state forgets within a token or two, and a test would not see that it was lost.
     """
-    model = build_reference(name, dtype=dtype, **{"scale": 0.1, **overrides})
     with torch.no_grad():
-        for parameter_name, parameter in model.named_parameters():
-            if parameter_name.endswith("A_log"):
+        for name, parameter in model.named_parameters():
+            if name.endswith("A_log"):
                 parameter.copy_(torch.empty_like(parameter).uniform_(1e-3, 0.1).log())
-    model.save_pretrained(folder / name)
+    return model
+
+
+def save_hybrid(name: str, folder: Path, *, dtype: torch.dtype = torch.float64, **overrides) -> Path:
+    """Write a tiny hybrid with a lasting memory to `folder / name`."""
+    lasting(make_hybrid(name, dtype=dtype, **overrides)).save_pretrained(folder / name)
     return folder / name
 
 

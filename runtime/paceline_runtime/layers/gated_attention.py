@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from paceline_kernels.rotary import apply_rotary
+from paceline_kernels.rotary import RotaryTable, apply_rotary
 from paceline_runtime.layers.attention import AttentionContext, attend
 from paceline_runtime.layers.linear import Linear
 from paceline_runtime.layers.offset_norm import OffsetRmsNorm
@@ -29,17 +29,20 @@ class GatedAttention:
         head_dim: int,
     ) -> None:
         self.qkv, self.out, self.layer = qkv, out, layer
-        self.q_norm, self.k_norm, self.head_dim = q_norm, k_norm, head_dim
+        self.q_norm, self.k_norm, self.head_dim, self.scale = q_norm, k_norm, head_dim, head_dim**-0.5
         self._heads = [2 * num_heads, num_kv_heads, num_kv_heads]
 
     def __call__(self, x: torch.Tensor, context: AttentionContext) -> torch.Tensor:
-        q, k, v, gate = self.project(x, context)
-        attended = attend(context, self.layer, q, k, v, self.head_dim**-0.5)
-        return self.out((attended * gate.sigmoid()).flatten(1))
+        q, k, v, gate = self.project(x, context.rotary)
+        return self.finish(attend(context, self.layer, q, k, v, self.scale), gate)
 
-    def project(self, x: torch.Tensor, context: AttentionContext) -> tuple[torch.Tensor, ...]:
+    def project(self, x: torch.Tensor, rotary: RotaryTable) -> tuple[torch.Tensor, ...]:
         """q, k (normed and rotated), v and the gate of rows x [N, H]: [N, heads, D] each."""
         doubled, k, v = torch.split(self.qkv(x).view(len(x), -1, self.head_dim), self._heads, dim=1)
         q, gate = doubled[:, 0::2], doubled[:, 1::2]
-        q, k = (apply_rotary(part, context.rotary) for part in (self.q_norm(q), self.k_norm(k)))
+        q, k = (apply_rotary(part, rotary) for part in (self.q_norm(q), self.k_norm(k)))
         return q, k, v, gate
+
+    def finish(self, attended: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
+        """Gate and project attended heads [N, heads, D]: [N, H]."""
+        return self.out((attended * gate.sigmoid()).flatten(1))

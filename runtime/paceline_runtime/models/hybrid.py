@@ -1,7 +1,7 @@
 """The decoder that `qwen3_5` and `qwen3_5_moe` are: Gated DeltaNet layers, gated full attention in every few of them.
 
-The families differ in the MLP, which they hand in. Called by the executor and proposers as a `TargetModel`; the MTP proposer
-builds one more attention layer of the same make.
+The families differ in the MLP, which they hand in. Called by the executor and proposers as a `TargetModel`; the MTP head is
+built of the same parts.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class HybridLayer:
 
 def attention_layer(config: HybridConfig, name: str, kv_layer: int, make_mlp: MakeMlp, parameters: Parameters) -> HybridLayer:
     """A layer of full attention over the K/V pages of layer `kv_layer`."""
-    attention = _attention(config, f"{name}.self_attn", kv_layer, parameters)
+    attention = gated_attention(config, f"{name}.self_attn", kv_layer, parameters)
     return HybridLayer(config, name, lambda x, context: attention(x, context.attention), make_mlp, parameters)
 
 
@@ -80,7 +80,8 @@ def delta_layer(config: HybridConfig, name: str, state_layer: int, make_mlp: Mak
     return HybridLayer(config, name, mix, make_mlp, parameters)
 
 
-def _attention(config: HybridConfig, name: str, layer: int, parameters: Parameters) -> GatedAttention:
+def gated_attention(config: HybridConfig, name: str, layer: int, parameters: Parameters) -> GatedAttention:
+    """The attention whose tensors' names begin with `name`, over the K/V pages of layer `layer`."""
     heads, kv_heads, head_dim, bias = config.num_heads, config.num_kv_heads, config.head_dim, config.attention_bias
     rows = {"q_proj": 2 * heads * head_dim, "k_proj": kv_heads * head_dim, "v_proj": kv_heads * head_dim}
     return GatedAttention(

@@ -25,5 +25,9 @@ def load_proposer(config: EngineConfig, target: TargetModel, max_model_len: int)
             assert config.speculative_draft_model_path is not None, "EngineConfig.problems asks for it"
             path = config.speculative_draft_model_path
             return load_dflash(path, target, steps, target.dtype, target.device, max_model_len)
+        case "mtp":
+            from paceline_runtime.speculative.mtp.load import load_mtp
+
+            return load_mtp(config.model_path, target, steps, dummy=config.dummy_weights)
         case other:
             raise ValueError(f"--speculative-algorithm {other} is not available for this model")

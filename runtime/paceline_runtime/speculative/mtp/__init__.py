@@ -1,0 +1,1 @@
+"""Multi-token prediction: the head that a hybrid checkpoint brings along drafts for it."""

@@ -1,0 +1,134 @@
+"""The MTP proposer: drafts with the target's own head, token after token.
+
+Called by the executor in `launch`, so it reads nothing back to the host. Slot i of the head's K/V holds the pair (hidden row
+i - 1, token i) at rope position i - 1: a page depends on no later token, and a prefix hit brings the head's K/V with it. Slot 0
+has no hidden row before it and is masked. Drafting writes pairs made of the head's own output; after the verify those of
+accepted drafts are written anew from the target's hidden rows, and those of rejected ones by the next block.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from paceline_kernels.paged_attention.reference import VerifyContext, verify_context
+from paceline_runtime.batch import PAGE_SIZE, ForwardBatch
+from paceline_runtime.speculative.base import DraftInputs, FeatureSink, PlaneSpec, Proposal
+from paceline_runtime.speculative.mtp.head import MtpHead, MtpPlanes, Seen
+
+_KEYS, _VALUES, _PAGE_ENDS = "mtp_keys", "mtp_values", "mtp_page_ends"
+
+
+class MtpProposer:
+    """Implements `Proposer`; see there for the life of a request row.
+
+    Which of a verify's rows are committed is not known when they are computed, so all their hidden rows are kept per request,
+    with the position of the first: the one before the pending token is found by its position.
+    """
+
+    name = "mtp"
+
+    def __init__(self, head: MtpHead, num_steps: int) -> None:
+        self.head, self.num_steps = head, num_steps
+        self._planes: MtpPlanes | None = None
+        self._hidden = self._first = torch.empty(0)
+
+    @property
+    def planes(self) -> tuple[PlaneSpec, ...]:
+        """K/V of the head by token, and the hidden row at each page's end, from which a hit goes on."""
+        shape, dtype = self.head.target.shape, self.head.target.dtype
+        entry = (shape.num_kv_heads, shape.head_dim)
+        ends = PlaneSpec(_PAGE_ENDS, (shape.hidden_size,), dtype, per_page=True)
+        return (PlaneSpec(_KEYS, entry, dtype), PlaneSpec(_VALUES, entry, dtype), ends)
+
+    def bind(self, planes: dict[str, torch.Tensor], num_rows: int) -> None:
+        """Take the planes and allocate the hidden rows of each request's last forward: [R, 1 + k, H], first position [R]."""
+        target = self.head.target
+        self._planes = MtpPlanes(planes[_KEYS], planes[_VALUES], planes[_PAGE_ENDS])
+        shape = (num_rows, 1 + self.num_steps, target.shape.hidden_size)
+        self._hidden = torch.zeros(shape, dtype=target.dtype, device=target.device)
+        self._first = torch.zeros(num_rows, dtype=torch.int64, device=target.device)
+
+    def sink(self, batch: ForwardBatch) -> FeatureSink | None:
+        """No layer is tapped: the head reads what goes to the target's head."""
+        return None
+
+    def on_rows(self, batch: ForwardBatch, sink: FeatureSink | None, hidden: torch.Tensor) -> None:
+        """Write the pairs that the rows complete, and keep the hidden rows that the next pairs need."""
+        previous = self._previous(batch, hidden)
+        self.head.write(batch.ids, previous, batch.slots, (batch.positions - 1).clamp(min=0), self.pages)
+        at_end = batch.active & (batch.slots % PAGE_SIZE == PAGE_SIZE - 1)
+        self.pages.page_ends[torch.where(at_end, batch.slots // PAGE_SIZE, 0)] = hidden
+        if batch.width:
+            self._hidden[batch.rows, : batch.width] = hidden.view(-1, batch.width, hidden.shape[-1])
+            self._first[batch.rows] = batch.lengths
+        else:
+            lasts = [chunk.offset + chunk.num_tokens - 1 for chunk in batch.chunks]
+            self._hidden[batch.rows, 0] = torch.stack([hidden[last] for last in lasts])
+            sizes = torch.stack([batch.lengths[i] + chunk.num_tokens - 1 for i, chunk in enumerate(batch.chunks)])
+            self._first[batch.rows] = sizes
+
+    def on_restore(self, row: int, pages: torch.Tensor, num_tokens: int) -> None:
+        """Go on from the hidden row at the end of the cached prefix; a row of zeros stands before the first token."""
+        if num_tokens:
+            assert num_tokens % PAGE_SIZE == 0, f"a hit of {num_tokens} tokens ends inside a page"
+            last = pages[num_tokens // PAGE_SIZE - 1 : num_tokens // PAGE_SIZE]
+            self._hidden[row, :1] = self.pages.page_ends.index_select(0, last)
+        else:
+            self._hidden[row, 0] = 0.0
+        self._first[row] = num_tokens - 1
+
+    def on_release(self, row: int) -> None:
+        """Nothing to undo: what the next request of this row reads was written for it."""
+
+    def propose(self, inputs: DraftInputs) -> Proposal:
+        """Draft k tokens one after the other, each the likeliest: a point mass, which sampled requests accept with p."""
+        hidden, token, drafts = self._carried(inputs.rows, inputs.lengths), inputs.pending, []
+        for step in range(self.num_steps):
+            place = inputs.lengths + step
+            seen = Seen(inputs.page_table, place, _seen_context(inputs.page_table, place, hidden.dtype), inputs.rows > 0)
+            slots = _cache_slots(inputs.page_table, place)
+            hidden = self.head.step(token, hidden, slots, (place - 1).clamp(min=0), self.pages, seen)
+            token = self.head.target.logits(hidden).argmax(-1)
+            drafts.append(token)
+        return Proposal(torch.stack(drafts, dim=1))
+
+    @property
+    def pages(self) -> MtpPlanes:
+        """The head's planes."""
+        assert self._planes is not None, "bind comes first"
+        return self._planes
+
+    def memory_bytes(self) -> int:
+        """Bytes of the head's weights and the kept hidden rows."""
+        return self.head.parameters.memory_bytes() + self._hidden.nbytes + self._first.nbytes
+
+    def _carried(self, rows: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        """The hidden row [B, H] before the token at position `lengths` [B]."""
+        index = (lengths - 1 - self._first[rows]).clamp(0, self.num_steps)
+        return self._hidden[rows, index]
+
+    def _previous(self, batch: ForwardBatch, hidden: torch.Tensor) -> torch.Tensor:
+        """The hidden row before each row of the batch: its neighbour's, or for the first of a request the carried one."""
+        previous, carried = hidden.roll(1, dims=0), self._carried(batch.rows, batch.lengths)
+        if batch.width:
+            previous.view(-1, batch.width, hidden.shape[-1])[:, 0] = carried
+        for index, chunk in enumerate(batch.chunks):
+            previous[chunk.offset] = carried[index]
+        return previous
+
+
+def _seen_context(page_table: torch.Tensor, lengths: torch.Tensor, dtype: torch.dtype) -> VerifyContext:
+    """Slots 1 to `lengths`; an inert request of length 0 keeps slot 0, for a softmax over nothing is NaN.
+
+    Always the reference's context: the paged attention kernel has no way to leave out a key.
+    """
+    context = verify_context(page_table, lengths, 1, PAGE_SIZE, dtype)
+    context.bias[..., 0].masked_fill_((lengths > 0)[:, None, None], -torch.inf)
+    return context
+
+
+def _cache_slots(page_table: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    """Cache slots int64 [B] of positions [B]; what stands past a request's pages goes to the dummy page."""
+    index = positions // PAGE_SIZE
+    pages = page_table.gather(1, index.clamp(max=page_table.shape[1] - 1)[:, None])[:, 0]
+    return torch.where(index < page_table.shape[1], pages, 0) * PAGE_SIZE + positions % PAGE_SIZE

@@ -1,0 +1,194 @@
+"""MTP: drafts are those of the head computed anew for every text, and text is plain text whatever is accepted."""
+
+from collections import Counter
+
+import pytest
+import torch
+from hybrid_models import HYBRIDS, save_hybrid
+from law_engine import make_engine, plain_tokens, record_plans, run
+from mtp_models import FILE, VOCAB_SIZE, save_with_mtp
+from safetensors.torch import load_file, save_file
+from tiny_models import save_tiny
+
+from paceline_compat.errors import MetadataError
+from paceline_runtime.loaders import load_target
+from paceline_runtime.sampling import SamplingParams
+from paceline_runtime.speculative.mtp.load import load_mtp
+
+MAX_TOKENS = 70
+GREEDY = SamplingParams(max_tokens=MAX_TOKENS, ignore_eos=True)
+SAMPLED = SamplingParams(max_tokens=MAX_TOKENS, temperature=0.8, top_p=0.95, seed=5, ignore_eos=True)
+LAGS = pytest.mark.parametrize("overlap", [False, True], ids=["lag0", "lag1"])
+
+
+@pytest.fixture(scope="module", params=HYBRIDS)
+def pair(request, tmp_path_factory):
+    """A checkpoint with a head, and the oracles of both."""
+    return save_with_mtp(request.param, tmp_path_factory.mktemp("mtp"))
+
+
+@pytest.fixture(scope="module")
+def target(pair):
+    return load_target(pair.path, dtype=torch.float64)
+
+
+def _prompts() -> dict[str, list[int]]:
+    generator = torch.Generator().manual_seed(3)
+
+    def random(count: int) -> list[int]:
+        return torch.randint(0, VOCAB_SIZE, (count,), generator=generator).tolist()
+
+    shared = random(100)
+    return {
+        "long": shared + random(90),
+        "parted": shared + random(40),
+        "short": random(3),
+        "page": random(64),
+        "sampled": random(70),
+        "one": random(1),
+        "aborted": random(30),
+        "other": random(50),
+    }
+
+
+PROMPTS = _prompts()
+WAVES = (("long", "short", "sampled", "aborted", "page"), ("parted", "long", "other", "sampled", "one"))
+
+
+@pytest.fixture(scope="module")
+def plain(target):
+    """Plain text of every greedy prompt."""
+    return {name: plain_tokens(target, ids, MAX_TOKENS) for name, ids in PROMPTS.items() if name != "sampled"}
+
+
+def record_drafts(proposer) -> list[tuple[list[int], list[int]]]:
+    """(Text up to the pending token, drafts) of every request and step from now on."""
+    seen, propose = [], proposer.propose
+
+    def recording(inputs):
+        proposal = propose(inputs)
+        for row, length, drafts in zip(inputs.rows, inputs.lengths, proposal.tokens, strict=True):
+            seen.append((inputs.history[row, : length + 1].tolist(), drafts.tolist()))
+        return proposal
+
+    proposer.propose = recording
+    return seen
+
+
+@LAGS
+@pytest.mark.parametrize("steps", [1, 3, 7])
+def test_speculative_text_equals_plain_text_and_drafts_equal_the_oracles(pair, target, plain, steps, overlap):
+    """With hits, chunks, preemptions, aborts and sampled rows beside it."""
+    proposer = load_mtp(pair.path, target, steps)
+    drafts = record_drafts(proposer)
+    options = dict(num_pages=9, max_prefill_tokens=100, decode_prefill_tokens=64)
+    engine = make_engine(target, proposer, overlap=overlap, **options)
+    plans = record_plans(engine)
+    accepted, hits, sampled_texts = Counter(), Counter(), []
+    for wave in WAVES:
+        requests = {name: (PROMPTS[name], SAMPLED if name == "sampled" else GREEDY) for name in wave}
+        answers = run(engine, requests, aborts={"aborted": 9} if "aborted" in wave else None)
+        engine.executor.memory.states.check_integrity()
+        for name, answer in answers.items():
+            accepted.update(answer.accepted)
+            hits[answer.cached_tokens] += 1
+            if name == "sampled":
+                sampled_texts.append(answer.token_ids)
+            elif name == "aborted":
+                assert plain[name][: len(answer.token_ids)] == answer.token_ids
+            else:
+                assert plain[name] == answer.token_ids, name
+
+    assert set(range(steps + 1)) <= set(accepted), "an accept length never occurred"
+    assert engine.scheduler.num_preemptions > 0
+    assert any(hits[cached] for cached in hits if cached), "no prompt was found in the cache"
+    assert any(not chunk.is_last for plan in plans for chunk in plan.prefill), "no prompt was cut into chunks"
+    assert sampled_texts[0] == sampled_texts[1], "a sampled request beside others, or after a hit, got another text"
+    for text, drafted in drafts[:: max(1, len(drafts) // 40)]:
+        assert pair.head.draft(text, steps) == drafted
+
+
+@LAGS
+def test_drafts_after_a_hit_are_those_of_the_whole_text(pair, target, overlap):
+    """The head's K/V and the hidden row at the page's end come with the pages, generated ones too."""
+    proposer = load_mtp(pair.path, target, 3)
+    engine = make_engine(target, proposer, overlap=overlap)
+    first = run(engine, {"long": (PROMPTS["long"], GREEDY)})["long"]
+    for prompt, hit in ((PROMPTS["long"], 128), (PROMPTS["long"] + first.token_ids, 256)):
+        drafts = record_drafts(proposer)
+        again = run(engine, {"again": (prompt, SamplingParams(max_tokens=12, ignore_eos=True))})["again"]
+        assert hit == again.cached_tokens
+        assert len(drafts) >= 3
+        for text, drafted in drafts:
+            assert pair.head.draft(text, 3) == drafted
+
+
+@pytest.mark.parametrize("steps", [1, 7])
+def test_the_context_ends_where_it_should(pair, target, steps):
+    """Drafting past the last page of the context writes nowhere that counts."""
+    prompt, limit = PROMPTS["short"], 64
+    engine = make_engine(target, load_mtp(pair.path, target, steps), max_model_len=limit, num_pages=4)
+    answers = run(engine, {name: (prompt, SamplingParams(max_tokens=None, ignore_eos=True)) for name in "ab"})
+    expected = plain_tokens(target, prompt, limit - len(prompt))
+    assert [expected, expected] == [answer.token_ids for answer in answers.values()]
+
+
+def test_a_proposal_reads_nothing_back(pair, target, monkeypatch):
+    """Neither the head nor the hybrid target waits for the device inside a launch."""
+    engine = make_engine(target, load_mtp(pair.path, target, 3), overlap=True, max_prefill_tokens=64)
+    launch, seen = engine.executor.launch, []
+
+    def refuse(self, *args, **kwargs):
+        raise AssertionError("launch reads the device")
+
+    def guarded(plan):
+        seen.append(plan)
+        with monkeypatch.context() as patch:
+            for name in ("item", "tolist", "cpu", "numpy", "__bool__", "__int__", "__float__", "__index__", "nonzero"):
+                patch.setattr(torch.Tensor, name, refuse)
+            return launch(plan)
+
+    engine.executor.launch = guarded
+    run(engine, {"long": (PROMPTS["long"], GREEDY), "sampled": (PROMPTS["sampled"], SAMPLED)})
+    run(engine, {"again": (PROMPTS["long"], GREEDY)})
+    assert sum(bool(plan.decode) for plan in seen) > 10
+    assert any(start.num_cached for plan in seen for start in plan.starts)
+    assert any(plan.flushes for plan in seen) or any(row.snapshot_slot for plan in seen for row in plan.decode)
+
+
+def test_the_head_counts_its_bytes(pair, target):
+    """Weights and kept rows, and a page holds its K/V and one hidden row."""
+    proposer = load_mtp(pair.path, target, 3)
+    weights = sum(parameter.nbytes for parameter in pair.head.parameters())
+    assert weights == proposer.memory_bytes()
+    make_engine(target, proposer, max_running_req=2)
+    assert weights + 3 * 4 * target.shape.hidden_size * 8 + 3 * 8 == proposer.memory_bytes()
+    assert [(64, 2, 16), (64, 2, 16), (64,)] == [plane.page_shape(64) for plane in proposer.planes]
+
+
+def test_a_checkpoint_without_a_head_is_refused(tmp_path):
+    path = save_hybrid("qwen3_5", tmp_path)
+    with pytest.raises(MetadataError, match=r"holds no MTP head \(no tensor mtp\.\*\).*use ngram"):
+        load_mtp(path, load_target(path, dtype=torch.float64))
+
+
+def test_a_family_without_a_head_is_refused(tmp_path):
+    path = save_tiny("qwen3", tmp_path, num_hidden_layers=1)
+    with pytest.raises(MetadataError, match="models of family qwen3 have no MTP head"):
+        load_mtp(path, load_target(path, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("steps", [0, 8])
+def test_a_depth_out_of_range_is_refused(pair, target, steps):
+    with pytest.raises(ValueError, match=f"mtp drafts 1 to 7 tokens a step, not {steps}"):
+        load_mtp(pair.path, target, steps)
+
+
+def test_lost_and_surplus_tensors_of_the_head_are_named(tmp_path):
+    """A second layer, embeddings of its own: what the head here does not compute."""
+    path = save_with_mtp("qwen3_5", tmp_path).path
+    tensors = load_file(path / FILE)
+    tensors["mtp.embed_tokens.weight"] = tensors.pop("mtp.fc.weight")
+    save_file(tensors, path / FILE)
+    with pytest.raises(MetadataError, match=r"missing mtp\.fc\.weight.*surplus mtp\.embed_tokens\.weight"):
+        load_mtp(path, load_target(path, dtype=torch.float64))
