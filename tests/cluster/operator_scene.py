@@ -140,7 +140,9 @@ def installed(
     values += ["operator.acceptancePeriodSeconds=5", f"crds.enabled={str(crds).lower()}", *settings]
     place = ["--namespace", release_namespace]
     flags = [flag for value in values for flag in ("--set", value)]
-    cluster.helm("install", "paceline", str(CHART), "--create-namespace", *place, *flags, "--wait", "--timeout=90s")
+    cluster.helm(
+        "install", "paceline", str(CHART), "--create-namespace", *place, *flags, "--take-ownership", "--wait", "--timeout=90s"
+    )
     try:
         yield
     finally:

@@ -1,0 +1,216 @@
+"""What goes wrong in a cluster, and that the operator neither loses nor doubles anything because of it.
+
+The chart runs as it ships, models are served by a stub that starts at once. Failing answers of the API server and closed
+watches are injected on an emulated one (tests/operator/test_loop.py).
+"""
+
+import base64
+import json
+from collections.abc import Iterator
+
+import pytest
+import trustme
+from operator_scene import OPERATOR, Scene, installed, models_namespace
+from processcluster import Cluster, ClusterError
+
+BAD = {"target": {"uri": "pvc://models"}, "scheduling": {"spread": [{"topologyKey": "paceline.dev/model"}]}}
+BAD_MESSAGE = "spec.scheduling.spread\\[0\\].topologyKey: must be a label of nodes"
+WEBHOOK = "paceline-paceline-system"
+
+
+@pytest.fixture(scope="module")
+def scene(cluster: Cluster) -> Iterator[Scene]:
+    """The chart installed, and a namespace with a filled claim."""
+    with installed(cluster), models_namespace(cluster, "faults") as namespace:
+        scene = Scene(cluster, namespace)
+        scene.fill_claim()
+        yield scene
+
+
+@pytest.fixture
+def served(scene: Scene) -> Iterator[str]:
+    """A model that is served; deleted afterwards."""
+    scene.apply("served", speculation={"algorithm": "ngram"})
+    scene.until_settled("served")
+    yield "served"
+    scene.kubectl("delete", "specm", "served", "--ignore-not-found", "--wait=false")
+    scene.cluster.wait_for(lambda: scene.children("served") == [], "nothing is left of it", 90)
+
+
+def replicas(scene: Scene, name: str = "served") -> int:
+    return int(scene.get("deployment", name)["spec"]["replicas"])
+
+
+def test_children_that_are_deleted_or_edited_come_back(scene: Scene, served: str):
+    """By whomever, one after another; the model is ready again each time."""
+    for kind in ("service", "poddisruptionbudget", "deployment"):
+        uid = scene.get(kind, served)["metadata"]["uid"]
+        scene.kubectl("delete", kind, served)
+        what = f"{kind} {served} is made again"
+        scene.cluster.wait_for(lambda kind=kind, uid=uid: _uid(scene, kind, served) not in ("", uid), what)
+    scene.kubectl("scale", "deployment", served, "--replicas=3")
+    scene.cluster.wait_for(lambda: replicas(scene) == 1, "the scaling is undone")
+    scene.until_settled(served)
+
+
+def test_another_field_manager_does_not_win_and_is_not_fought_over_its_own(scene: Scene, served: str):
+    """Our field comes back, its own stays, and then the generation rests."""
+    theirs = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": served, "annotations": {"theirs": "stays"}},
+        "spec": {"replicas": 2},
+    }
+    apply = ("apply", "--server-side", "--force-conflicts", "--field-manager=other", "-n", scene.namespace, "-f", "-")
+    scene.cluster.kubectl(*apply, input=json.dumps(theirs))
+    scene.cluster.wait_for(lambda: replicas(scene) == 1, "our field is back")
+    scene.until_settled(served)
+    generation = scene.get("deployment", served)["metadata"]["generation"]
+    scene.kubectl("annotate", "specm", served, "look=again")
+    scene.kubectl("patch", "specm", served, "--type=merge", "-p", '{"spec": {"disruption": {"maxUnavailable": 0}}}')
+    scene.until_settled(served)
+
+    deployment = scene.get("deployment", served)
+    assert deployment["metadata"]["annotations"]["theirs"] == "stays"
+    assert deployment["metadata"]["generation"] == generation
+
+
+def test_acceptance_is_read_and_shown(scene: Scene, served: str):
+    """The stub's counters reach the status and the wide columns."""
+    scene.until(served, "AcceptanceHealthy", "True", "Measured")
+
+    assert scene.model(served)["status"]["acceptance"]["rate"] == "0.400"
+    assert "0.400" in scene.kubectl("get", "specm", "-o", "wide")
+
+
+def test_operator_killed_at_every_step_of_a_rollout(scene: Scene):
+    """All replicas at once, without grace, five times: one Job, one Deployment, the right pods in the end."""
+    scene.apply("killed", speculation={"algorithm": "ngram"})
+    scene.cluster.wait_for(lambda: scene.children("killed"), "the first child")
+    scene.kill_operators()
+    scene.cluster.wait_for(lambda: _uid(scene, "deployment", "killed"), "the Deployment", 60)
+    scene.kill_operators()
+    scene.until_settled("killed")
+    scene.kubectl("patch", "specm", "killed", "--type=merge", "-p", '{"spec": {"speculation": {"numSteps": 5}}}')
+    scene.kill_operators()
+    scene.cluster.wait_for(lambda: "5" in _arguments(scene, "killed"), "the new template", 60)
+    scene.kill_operators()
+    scene.kubectl("scale", "specm", "killed", "--replicas=2")
+    scene.kill_operators()
+    scene.until_settled("killed")
+
+    kinds = [name.partition("/")[0] for name in scene.children("killed") if not name.startswith(("pod/", "replicaset"))]
+    assert sorted(kinds) == ["deployment.apps", "job.batch", "poddisruptionbudget.policy", "service"]
+    assert scene.model("killed")["status"]["readyReplicas"] == 2
+    assert "finalizers" not in scene.model("killed")["metadata"]
+    scene.kubectl("delete", "specm", "killed", "--wait=false")
+
+
+def test_a_failing_inspection_is_told_and_mended(scene: Scene):
+    """The claim is empty at first: the pod's words are in the status, and once it is filled the model is served."""
+    scene.fill_claim("late", "other")
+    scene.apply("late", target={"uri": "pvc://late/smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"})
+    message = scene.until("late", "Compatible", "Unknown", "InspectionRetrying")
+    assert "no such folder" in message
+    scene.fill_claim("late")
+    scene.until_settled("late", 90)
+    scene.kubectl("delete", "specm", "late", "--wait=false")
+
+
+def test_a_job_that_never_schedules_is_told_and_replaced_when_that_changes(scene: Scene):
+    """No node has the label; without it in the spec the Job is made anew and everything follows."""
+    scene.apply("lost", scheduling={"nodeSelector": {"no": "node"}})
+    message = scene.until("lost", "Compatible", "Unknown", "InspectionUnschedulable")
+    assert "node" in message
+    scene.apply("lost", scheduling={})
+    scene.until_settled("lost")
+    scene.kubectl("delete", "specm", "lost", "--wait=false")
+
+
+def test_a_jobs_pod_that_is_evicted_is_replaced(scene: Scene):
+    """Evicted while it waits for a node: the Job goes on, and no second Job appears."""
+    scene.apply("evicted", scheduling={"nodeSelector": {"no": "node"}})
+    scene.until("evicted", "Compatible", "Unknown", "InspectionUnschedulable")
+    (pod,) = [name.partition("/")[2] for name in scene.children("evicted") if name.startswith("pod/")]
+    path = f"/api/v1/namespaces/{scene.namespace}/pods/{pod}/eviction"
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": scene.namespace}}
+    assert scene.cluster.api.request("POST", path, eviction).status < 300
+    scene.cluster.wait_for(lambda: _others(scene, "evicted", pod), "another pod of the Job")
+
+    assert len([name for name in scene.children("evicted") if name.startswith("job")]) == 1
+    scene.kubectl("delete", "specm", "evicted", "--wait=false")
+
+
+def test_webhook_down_concerns_our_kind_only_and_never_deletion(scene: Scene, served: str):
+    """Nothing else depends on the operator, and what is there can be scaled and removed."""
+    scene.cluster.kubectl("scale", "deployment", OPERATOR, "--replicas=0", "-n", scene.release_namespace)
+    scene.cluster.wait_for(lambda: scene.operator_pods() == [], "the operator is gone")
+    with pytest.raises(ClusterError, match="failed calling webhook"):
+        scene.apply("other")
+    scene.kubectl("create", "configmap", "unaffected")
+    scene.kubectl("scale", "specm", served, "--replicas=2")
+    scene.kubectl("delete", "specm", served)
+    scene.cluster.kubectl("scale", "deployment", OPERATOR, "--replicas=2", "-n", scene.release_namespace)
+    scene.until_operator_ready()
+
+
+def test_certificate_rotated_while_running(scene: Scene):
+    """New authority and leaf, the bundle first: reviews are answered with the new one, without a restart."""
+    pods = {pod["metadata"]["uid"] for pod in scene.operator_pods()}
+    authority = trustme.CA()
+    leaf = authority.issue_cert(f"{OPERATOR}.{scene.release_namespace}.svc")
+    new = authority.cert_pem.bytes()
+    secret = scene.cluster.api.get(f"/api/v1/namespaces/{scene.release_namespace}/secrets/paceline-webhook")
+    assert secret
+    _trust(scene, base64.b64decode(secret["data"]["ca.crt"]) + new)
+    chain = b"".join(blob.bytes() for blob in leaf.cert_chain_pems)
+    data = {"ca.crt": new, "tls.crt": chain, "tls.key": leaf.private_key_pem.bytes()}
+    patch = {"data": {name: base64.b64encode(value).decode() for name, value in data.items()}}
+    arguments = ("patch", "secret", "paceline-webhook", "--type=merge", "-n", scene.release_namespace)
+    scene.cluster.kubectl(*arguments, "-p", json.dumps(patch))
+    _trust(scene, new)
+    scene.cluster.wait_for(lambda: _refusal(scene) == "ours", "reviews are answered under the new authority", 90)
+
+    assert {pod["metadata"]["uid"] for pod in scene.operator_pods()} == pods
+    with pytest.raises(ClusterError, match=BAD_MESSAGE):
+        scene.apply("bad", **BAD)
+
+
+def test_api_server_restarted(scene: Scene, served: str):
+    """What was asked for afterwards is done, what was there stays."""
+    uid = _uid(scene, "deployment", served)
+    scene.cluster.restart_api_server()
+    scene.kubectl("scale", "specm", served, "--replicas=2")
+    scene.until_settled(served, 120)
+
+    assert scene.model(served)["status"]["readyReplicas"] == 2
+    assert _uid(scene, "deployment", served) == uid
+
+
+def _uid(scene: Scene, kind: str, name: str) -> str:
+    return scene.kubectl("get", kind, name, "--ignore-not-found", "-o", "jsonpath={.metadata.uid}")
+
+
+def _arguments(scene: Scene, name: str) -> list[str]:
+    return list(scene.get("deployment", name)["spec"]["template"]["spec"]["containers"][0]["args"])
+
+
+def _others(scene: Scene, name: str, pod: str) -> list[str]:
+    return [one for one in scene.children(name) if one.startswith("pod/") and one != f"pod/{pod}"]
+
+
+def _trust(scene: Scene, authorities: bytes) -> None:
+    """Make the API server trust these authorities for the webhook."""
+    bundle = base64.b64encode(authorities).decode()
+    patch = [{"op": "replace", "path": "/webhooks/0/clientConfig/caBundle", "value": bundle}]
+    kind = "validatingwebhookconfiguration"
+    scene.cluster.kubectl("patch", kind, WEBHOOK, "--type=json", "-p", json.dumps(patch))
+
+
+def _refusal(scene: Scene) -> str:
+    """Who refuses a bad resource: the operator, or the connection to it."""
+    try:
+        scene.apply("bad", **BAD)
+    except ClusterError as error:
+        return "ours" if "must be a label of nodes" in str(error) else "x509"
+    return "nobody"
