@@ -90,3 +90,21 @@ def test_adaptive_depth_changes_no_greedy_text(target, overlap):
 
     assert plain_tokens(target, prompt, 200) == answer.token_ids
     assert {0, 1, 3, 7} == {plan.depth for plan in plans if plan.decode}
+
+
+def test_a_cost_that_grows_with_the_context_is_followed():
+    """Tokens that cost twice as much every few pages never make a step much longer than the share allows."""
+    budget = PrefillBudget(2048)
+    budget.measured(0.05, num_decoding=0, num_prefill_tokens=1000)
+    budget.measured(1.0, num_decoding=4, num_prefill_tokens=0)
+    done, steps = 0, []
+    while done < 16_384:
+        tokens = budget.take(num_decoding=4, has_prompts=True)
+        seconds = 1.0 + tokens * 5e-5 * (1 + done / 64)
+        budget.spent(tokens)
+        budget.measured(seconds, num_decoding=4, num_prefill_tokens=tokens)
+        done += tokens
+        steps.append(seconds)
+
+    assert sum(steps) / len(steps) < 2.0
+    assert max(steps) < 3.0
