@@ -26,10 +26,11 @@ def up(arguments: argparse.Namespace) -> None:
     cluster.add_node("node-1", gpus=arguments.gpus)
     print(_how_to_use(cluster, arguments.gpus), flush=True)
     if arguments.foreground:
-        try:
-            signal.sigwait({signal.SIGINT, signal.SIGTERM})
-        finally:
-            cluster.stop()
+        endings = {signal.SIGINT, signal.SIGTERM}
+        # Blocked, or they would end this process instead of being waited for.
+        signal.pthread_sigmask(signal.SIG_BLOCK, endings)
+        signal.sigwait(endings)
+        cluster.stop()
 
 
 def down(arguments: argparse.Namespace) -> None:
