@@ -80,7 +80,6 @@ def _fixed_parts(
         ("draft weights and rings", proposer.memory_bytes() if proposer else 0),
         ("recurrent states", slots * target.shape.state_bytes_per_slot),
         ("journals", (config.max_running_req + 1) * (1 + num_steps) * target.shape.journal_row_bytes),
-        ("journal", (config.max_running_req + 1) * (1 + num_steps) * target.shape.journal_row_bytes),
         ("token history", (config.max_running_req + 1) * (max_model_len + 4 + num_steps) * 8),
         ("step temporaries", _temporary_bytes(config, target, num_steps, max_model_len)),
     )
