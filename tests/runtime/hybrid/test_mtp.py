@@ -160,9 +160,8 @@ def test_the_head_counts_its_bytes(pair, target):
     """Weights and kept rows, and a page holds its K/V and one hidden row."""
     proposer = load_mtp(pair.path, target, 3)
     weights = sum(parameter.nbytes for parameter in pair.head.parameters())
-    assert weights == proposer.memory_bytes()
-    make_engine(target, proposer, max_running_req=2)
-    assert weights + 3 * 4 * target.shape.hidden_size * 8 + 3 * 8 == proposer.memory_bytes()
+    assert weights == proposer.memory_bytes(0)
+    assert weights + 3 * (4 * target.shape.hidden_size * 8 + 8) == proposer.memory_bytes(3)
     assert [(64, 2, 16), (64, 2, 16), (64,)] == [plane.page_shape(64) for plane in proposer.planes]
 
 
