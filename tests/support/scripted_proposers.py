@@ -43,7 +43,7 @@ class StatelessProposer:
     def on_release(self, row: int) -> None:
         self.num_released += 1
 
-    def memory_bytes(self) -> int:
+    def memory_bytes(self, num_rows: int) -> int:
         return 0
 
 

@@ -85,6 +85,6 @@ def _draft_bytes(text: dict[str, Any], proposer: Proposer, target: TargetModel, 
         ring_rows = rings.keys.shape[1] * rings.size
         return weights.memory_bytes() - codebooks + head_bytes(target) + num_requests * window // ring_rows
     if proposer.name == "mtp":
-        layer = proposer.memory_bytes() - _unread_expert_bytes(text, target, num_requests, num_layers=1)
+        layer = proposer.memory_bytes(0) - _unread_expert_bytes(text, target, num_requests, num_layers=1)
         return proposer.num_steps * (layer + head_bytes(target))
     return 0

@@ -37,7 +37,7 @@ class PrefillBudget:
         if not self._decode_s or not self._token_s:
             return PAGE_TOKENS
         most = min(max(2 * self._last_taken, PAGE_TOKENS), self.max_tokens)
-        self._credit = min(self._credit + self._share * self._decode_s / self._token_s, 2.0 * most)
+        self._credit = min(self._credit + self._share * self._decode_s / self._token_s, float(most + PAGE_TOKENS))
         return min(int(self._credit) // PAGE_TOKENS * PAGE_TOKENS, most)
 
     def spent(self, num_tokens: int) -> None:

@@ -77,7 +77,7 @@ def _fixed_parts(
     slots = _num_state_slots(config, target)
     return (
         ("target weights", target.memory_bytes()),
-        ("draft weights and rings", proposer.memory_bytes() if proposer else 0),
+        ("draft weights and rings", proposer.memory_bytes(config.max_running_req + 1) if proposer else 0),
         ("recurrent states", slots * target.shape.state_bytes_per_slot),
         ("journals", (config.max_running_req + 1) * (1 + num_steps) * target.shape.journal_row_bytes),
         ("token history", (config.max_running_req + 1) * (max_model_len + 4 + num_steps) * 8),

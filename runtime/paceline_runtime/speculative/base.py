@@ -128,6 +128,6 @@ class Proposer(Protocol):
         """Draft `num_steps` tokens for each of the B requests."""
         ...
 
-    def memory_bytes(self) -> int:
-        """Bytes of weights and per-row state it holds on the device, pages not counted."""
+    def memory_bytes(self, num_rows: int) -> int:
+        """Bytes of weights and of the state of `num_rows` request rows, planes not counted; may be asked before `bind`."""
         ...

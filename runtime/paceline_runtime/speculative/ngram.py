@@ -56,7 +56,7 @@ class NgramProposer:
         tokens = history.gather(1, (best[:, None] + 1 + offsets).clamp(max=history.shape[1] - 1))
         return Proposal(tokens, num_tokens=torch.where(found, self.num_steps, 0))
 
-    def memory_bytes(self) -> int:
+    def memory_bytes(self, num_rows: int) -> int:
         """No weights, no per-row state."""
         return 0
 

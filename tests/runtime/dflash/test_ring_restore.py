@@ -93,7 +93,8 @@ def test_slots_outside_the_window_may_hold_anything(harness: Harness) -> None:
 
 def test_a_rows_bytes_are_what_is_allocated(harness: Harness) -> None:
     """What memory is planned with before rings exist."""
-    assert harness.proposer.rings.memory_bytes() == 4 * harness.proposer.row_bytes
+    proposer = harness.proposer
+    assert proposer.rings.memory_bytes() == proposer.memory_bytes(4) - proposer.memory_bytes(0)
 
 
 @torch.no_grad()

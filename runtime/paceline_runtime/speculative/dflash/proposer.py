@@ -78,14 +78,9 @@ class DFlashProposer:
         tokens, q = draft.select(candidates, inputs.pending, inputs.temperature, inputs.seeds, inputs.lengths)
         return Proposal(tokens=tokens, candidates=candidates.ids, q=q)
 
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of one request row's ring, for whoever plans memory before `bind`."""
-        return ContextRings.row_bytes(self.draft)
-
-    def memory_bytes(self) -> int:
-        """Bytes of the draft's weights and the rings."""
-        return self.draft.weights.memory_bytes() + (self._rings.memory_bytes() if self._rings else 0)
+    def memory_bytes(self, num_rows: int) -> int:
+        """Bytes of the draft's weights and of `num_rows` rings."""
+        return self.draft.weights.memory_bytes() + num_rows * ContextRings.row_bytes(self.draft)
 
     def _ring_rows(self, batch: ForwardBatch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
         """Request row and position of the batch's rows that go to the rings, and which rows those are (None: all)."""

@@ -98,9 +98,11 @@ class MtpProposer:
         assert self._planes is not None, "bind comes first"
         return self._planes
 
-    def memory_bytes(self) -> int:
-        """Bytes of the head's weights and the kept hidden rows."""
-        return self.head.parameters.memory_bytes() + self._hidden.nbytes + self._first.nbytes
+    def memory_bytes(self, num_rows: int) -> int:
+        """Bytes of the head's weights and the hidden rows kept for `num_rows` requests."""
+        target = self.head.target
+        row_bytes = (1 + self.num_steps) * target.shape.hidden_size * target.dtype.itemsize + torch.int64.itemsize
+        return self.head.parameters.memory_bytes() + num_rows * row_bytes
 
     def _carried(self, rows: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
         """The hidden row [B, H] before the token at position `lengths` [B]."""
