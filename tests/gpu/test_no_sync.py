@@ -45,7 +45,7 @@ def engine(request, saved, scale):
     if request.param == "mtp" and target.shape.family == "qwen3":
         pytest.skip("qwen3 models have no MTP head")
     proposer = PROPOSERS[request.param](path, target)
-    options = dict(overlap=True, max_running_req=6, max_prefill_tokens=64, memory_bytes=8 << 30)
+    options = dict(overlap=True, max_running_req=6, max_prefill_tokens=64, decode_prefill_tokens=64, memory_bytes=8 << 30)
     engine = make_engine(target, proposer, max_model_len=scale.pick(448, 2048), **options)
     for index, params in enumerate(SAMPLED):
         submit(engine, f"running-{index}", index, 20, params)
