@@ -5,18 +5,17 @@ Used by the test_operator_* modules and by the benchmark. What runs in the model
 """
 
 import json
-import os
 import shutil
 import sysconfig
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 from processcluster import Cluster
-from processcluster.images import Image, python_image
+from processcluster.images import Image
 from source_tree import ROOT
 
 CHART = ROOT / "charts" / "paceline"
@@ -29,10 +28,10 @@ STUB = "stub/runtime:test"
 CHILD_KINDS = "deployments,services,jobs,pods,replicasets,poddisruptionbudgets,networkpolicies,horizontalpodautoscalers"
 
 
-def stub_image() -> Image:
-    """A model server that loads nothing: probes, metrics and one chat answer."""
-    base = python_image(("python", "/opt/stub/stub_model_server.py"))
-    return Image(base.entrypoint, base.binds | {str(Path(__file__).parent): "/opt/stub"}, base.env, base.user)
+def stub_image(runtime: Image) -> Image:
+    """The runtime's image with a model server that loads nothing: probes, metrics and one chat answer."""
+    binds = runtime.binds | {str(Path(__file__).parent): "/opt/stub"}
+    return replace(runtime, entrypoint=("python", "/opt/stub/stub_model_server.py"), binds=binds)
 
 
 class Scene:
@@ -135,7 +134,7 @@ def installed(
     cluster: Cluster, *settings: str, release_namespace: str = RELEASE_NAMESPACE, crds: bool = True
 ) -> Iterator[None]:
     """The chart of this checkout, installed and ready; uninstalled with its namespace afterwards, CRDs aside."""
-    cluster.add_images({STUB: stub_image()})
+    cluster.add_images({STUB: stub_image(cluster.images["paceline/runtime:test"])})
     values = ["image.tag=test", "runtime.image.tag=test", "operator.peeringLifetimeSeconds=10", "operator.resyncSeconds=20"]
     values += ["operator.acceptancePeriodSeconds=5", f"crds.enabled={str(crds).lower()}", *settings]
     place = ["--namespace", release_namespace]
@@ -159,8 +158,3 @@ def models_namespace(cluster: Cluster, name: str) -> Iterator[str]:
         yield name
     finally:
         cluster.kubectl("delete", "namespace", name, "--wait=false")
-
-
-def scratch_folder() -> Path:
-    """A short path: sockets below it have to fit into 108 bytes."""
-    return Path(tempfile.mkdtemp(prefix="pl-", dir=os.environ.get("TMPDIR", "/tmp")))

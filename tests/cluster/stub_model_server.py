@@ -1,7 +1,7 @@
 """A model server for tests of the operator: what its pods' probes, metrics and clients see, without a model.
 
-Runs as a container of the cluster of processes (image `stub/runtime:test`), from this file alone. It takes the
-arguments of `paceline serve` and reports what it was given.
+Runs as a container of the cluster of processes (image `stub/runtime:test`). It takes the arguments of `paceline serve` and
+reports what it was given; `fetch` is the real one.
 """
 
 import http.server
@@ -39,8 +39,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 if __name__ == "__main__":
-    if "--crash" in sys.argv:
-        sys.exit("asked to crash")
+    if sys.argv[1:2] == ["fetch"]:
+        from paceline_runtime.cli import main
+
+        sys.exit(main())
     server = http.server.ThreadingHTTPServer(("0.0.0.0", 8000), Handler)
     signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=server.shutdown).start())
     server.serve_forever()

@@ -12,6 +12,8 @@ from paceline_operator.spec import Cache, Model
 
 # A fetch resumes where an earlier one stopped, so many attempts cost little.
 BACKOFF_LIMIT = 6
+# Of `paceline fetch`: the request is wrong (2), or the source says no (3).
+FINAL_EXIT_CODES = (2, 3)
 
 
 def cache_key(model: Model) -> str:
@@ -42,4 +44,4 @@ def fetch_job(model: Model, config: OperatorConfig, image: str) -> Object:
         "volumes": [*weights.volumes(model, sources, read_only=False), {"name": "tmp", "emptyDir": {}}],
         **without_none(imagePullSecrets=list(model.spec.runtime.image_pull_secrets)),
     }
-    return job(model, COMPONENT_CACHE, job_name(model), pod, backoff_limit=BACKOFF_LIMIT)
+    return job(model, COMPONENT_CACHE, job_name(model), pod, backoff_limit=BACKOFF_LIMIT, final_exit_codes=FINAL_EXIT_CODES)

@@ -10,16 +10,29 @@ from paceline_operator.spec import Model
 TTL_S = 3600
 
 
-def job(model: Model, component: str, name: str, pod: Object, *, backoff_limit: int, deadline_s: int | None = None) -> Object:
-    """A Job around a pod spec. A pod that is evicted or preempted does not count as a failure."""
+def job(
+    model: Model,
+    component: str,
+    name: str,
+    pod: Object,
+    *,
+    backoff_limit: int,
+    deadline_s: int | None = None,
+    final_exit_codes: tuple[int, ...] = (),
+) -> Object:
+    """A Job around a pod spec.
+
+    A pod that is evicted or preempted does not count as a failure; `final_exit_codes` are failures that no retry mends.
+    """
     scheduling = model.spec.scheduling
+    rules: list[Object] = [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]
+    if final_exit_codes:
+        rules.append({"action": "FailJob", "onExitCodes": {"operator": "In", "values": list(final_exit_codes)}})
     spec = {
         "backoffLimit": backoff_limit,
         "ttlSecondsAfterFinished": TTL_S,
         **without_none(activeDeadlineSeconds=deadline_s),
-        "podFailurePolicy": {
-            "rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]
-        },
+        "podFailurePolicy": {"rules": rules},
         "template": {
             "metadata": {"labels": labels(model, component)},
             "spec": {
