@@ -7,6 +7,7 @@ a token to the next, but for some that are taught wrongly; the target's attentio
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,13 +15,14 @@ import torch
 from dflash.model import DFlash2DraftModel
 from dflash_pairs import draft_content, oracle_draft, write_draft
 from tiny_models import build_reference
+from torch.nn import Module
 
 from paceline_runtime.loaders import load_target
 from paceline_runtime.models.base import TargetModel
 from paceline_runtime.speculative.dflash.load import load_proposer
 from paceline_runtime.speculative.dflash.proposer import DFlashProposer
 
-DRAFT_SEEDS = {"qwen3": 1, "llama": 3}
+DRAFT_SEEDS = {"qwen3": 1, "llama": 3, "qwen3_5": 1, "qwen3_5_moe": 2}
 """Drafts of whose accept lengths each of 0 to 7 occurs several times in a few hundred tokens."""
 VOCAB_SIZE = 64
 WINDOW = 48
@@ -37,7 +39,7 @@ class KnowingPair:
     target_path: Path
     draft_path: Path
     target: TargetModel
-    oracle_target: torch.nn.Module
+    oracle_target: Module
     oracle_draft: DFlash2DraftModel
 
     def proposer(self, num_steps: int) -> DFlashProposer:
@@ -46,12 +48,18 @@ class KnowingPair:
 
 
 @torch.no_grad()
-def knowing_pair(folder: Path, family: str, strength: float = 2.8, scale: float = 0.09) -> KnowingPair:
-    """Build, save and load a pair of the family, in float64.
+def knowing_pair(
+    folder: Path,
+    family: str,
+    strength: float = 2.8,
+    scale: float = 0.09,
+    prepare: Callable[[Module], Module] = lambda model: model,
+) -> KnowingPair:
+    """Build, save and load a pair of the family, in float64; `prepare` may change the target's random weights first.
 
     At this `strength` of the codebooks the draft's own logits, and so its context, decide about as often as they do.
     """
-    model = build_reference(family, scale=scale, vocab_size=VOCAB_SIZE, eos_token_id=None)
+    model = prepare(build_reference(family, scale=scale, vocab_size=VOCAB_SIZE, eos_token_id=None))
     embedding, next_of = model.get_input_embeddings().weight, torch.arange(VOCAB_SIZE).roll(-1)
     embedding[:, 0] = 6.0
     model.lm_head.weight[next_of] = embedding
