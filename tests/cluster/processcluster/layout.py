@@ -7,7 +7,7 @@ its own.
 from dataclasses import dataclass
 from pathlib import Path
 
-SERVICE_RANGE = "10.0.0.0/24"
+SERVICE_RANGE = "10.0.0.0/22"
 API_ADDRESS = "10.0.0.1"
 API_PORT = 443
 POD_RANGE_PREFIX = 16
