@@ -15,6 +15,15 @@ VARIANTS = {
     "one-key-head-per-value-head": {"linear_num_key_heads": 4},
     "full-attention-first": {"layer_types": ["full_attention", "linear_attention", "full_attention", "linear_attention"]},
     "odd-sizes": {"linear_num_key_heads": 3, "linear_num_value_heads": 9, "linear_conv_kernel_dim": 3, "vocab_size": 321},
+    "yarn": {
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "rope_theta": 1e4,
+            "partial_rotary_factor": 0.5,
+            "factor": 4.0,
+            "original_max_position_embeddings": 64,
+        }
+    },
     "wide-rotary": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "partial_rotary_factor": 0.5}},
 }
 
