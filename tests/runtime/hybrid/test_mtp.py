@@ -14,6 +14,7 @@ from paceline_compat.errors import MetadataError
 from paceline_runtime.loaders import load_target
 from paceline_runtime.sampling import SamplingParams
 from paceline_runtime.speculative.mtp.load import load_mtp
+from paceline_runtime.speculative.mtp.proposer import draw
 
 MAX_TOKENS = 70
 GREEDY = SamplingParams(max_tokens=MAX_TOKENS, ignore_eos=True)
@@ -62,13 +63,14 @@ def plain(target):
 
 
 def record_drafts(proposer) -> list[tuple[list[int], list[int]]]:
-    """(Text up to the pending token, drafts) of every request and step from now on."""
+    """(Text up to the pending token, drafts) of every greedy request and step from now on."""
     seen, propose = [], proposer.propose
 
     def recording(inputs):
         proposal = propose(inputs)
-        for row, length, drafts in zip(inputs.rows, inputs.lengths, proposal.tokens, strict=True):
-            seen.append((inputs.history[row, : length + 1].tolist(), drafts.tolist()))
+        for index, (row, length) in enumerate(zip(inputs.rows, inputs.lengths, strict=True)):
+            if inputs.temperature[index] == 0:
+                seen.append((inputs.history[row, : length + 1].tolist(), proposal.tokens[index].tolist()))
         return proposal
 
     proposer.propose = recording
@@ -84,7 +86,7 @@ def test_speculative_text_equals_plain_text_and_drafts_equal_the_oracles(pair, t
     options = dict(num_pages=9, max_prefill_tokens=100, decode_prefill_tokens=64)
     engine = make_engine(target, proposer, overlap=overlap, **options)
     plans = record_plans(engine)
-    accepted, hits, sampled_texts = Counter(), Counter(), []
+    accepted, accepted_sampled, hits, sampled_texts = Counter(), Counter(), Counter(), []
     for wave in WAVES:
         requests = {name: (PROMPTS[name], SAMPLED if name == "sampled" else GREEDY) for name in wave}
         answers = run(engine, requests, aborts={"aborted": 9} if "aborted" in wave else None)
@@ -94,6 +96,7 @@ def test_speculative_text_equals_plain_text_and_drafts_equal_the_oracles(pair, t
             hits[answer.cached_tokens] += 1
             if name == "sampled":
                 sampled_texts.append(answer.token_ids)
+                accepted_sampled.update(answer.accepted)
             elif name == "aborted":
                 assert plain[name][: len(answer.token_ids)] == answer.token_ids
             else:
@@ -104,6 +107,7 @@ def test_speculative_text_equals_plain_text_and_drafts_equal_the_oracles(pair, t
     assert any(hits[cached] for cached in hits if cached), "no prompt was found in the cache"
     assert any(not chunk.is_last for plan in plans for chunk in plan.prefill), "no prompt was cut into chunks"
     assert sampled_texts[0] == sampled_texts[1], "a sampled request beside others, or after a hit, got another text"
+    assert len(accepted_sampled) > 1, "sampled drafts all had one fate"
     for text, drafted in drafts[:: max(1, len(drafts) // 40)]:
         assert pair.head.draft(text, steps) == drafted
 
@@ -163,6 +167,26 @@ def test_the_head_counts_its_bytes(pair, target):
     assert weights == proposer.memory_bytes(0)
     assert weights + 3 * (4 * target.shape.hidden_size * 8 + 8) == proposer.memory_bytes(3)
     assert [(64, 2, 16), (64, 2, 16), (64,)] == [plane.page_shape(64) for plane in proposer.planes]
+
+
+def test_sampled_drafts_are_drawn_from_the_q_they_come_with():
+    """The likeliest few at the request's temperature; greedy rows take the first; the same key draws the same again."""
+    count, logits = 40_000, torch.randn(1, 50, dtype=torch.float64) * 2
+    temperature = torch.tensor([0.7]).expand(count)
+    positions, seeds = torch.full((count,), 9), torch.arange(count)
+    tokens, ids, q = draw(logits.expand(count, -1), temperature, seeds, positions)
+    best = logits[0].topk(16)
+    assert torch.equal(ids[0], best.indices)
+    torch.testing.assert_close(q[0], (best.values / 0.7).softmax(0))
+    counts = (tokens[:, None] == ids).sum(0)
+    expected = q[0] * count
+    statistic = float(((counts - expected) ** 2 / expected).sum())
+    assert count == counts.sum()
+    assert (statistic - 15) / 30**0.5 < 4.5
+    assert torch.equal(tokens, draw(logits.expand(count, -1), temperature, seeds, positions)[0])
+    assert not torch.equal(tokens, draw(logits.expand(count, -1), temperature, seeds, positions + 1)[0])
+    greedy, _, _ = draw(logits, torch.zeros(1), seeds[:1], positions[:1])
+    assert logits.argmax() == greedy
 
 
 def test_a_checkpoint_without_a_head_is_refused(tmp_path):

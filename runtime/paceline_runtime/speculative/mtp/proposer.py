@@ -10,12 +10,31 @@ from __future__ import annotations
 
 import torch
 
+from paceline_kernels.counter_random import PROPOSAL, gumbel
 from paceline_kernels.paged_attention.reference import VerifyContext, verify_context
 from paceline_runtime.batch import PAGE_SIZE, ForwardBatch
 from paceline_runtime.speculative.base import DraftInputs, FeatureSink, PlaneSpec, Proposal
 from paceline_runtime.speculative.mtp.head import MtpHead, MtpPlanes, Seen
 
+_NUM_CANDIDATES = 16
+"""What q is supported on: few enough that accepting costs nothing, and all of it that matters."""
 _KEYS, _VALUES, _PAGE_ENDS = "mtp_keys", "mtp_values", "mtp_page_ends"
+
+
+def draw(
+    logits: torch.Tensor, temperature: torch.Tensor, seeds: torch.Tensor, positions: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """A draft for each position int64 [B] from logits [B, V]: token [B], candidates [B, C], and q [B, C] it was drawn from.
+
+    q has the request's temperature alone: its top-k and top-p cut p, and a draft that p excludes is rejected. Greedy rows
+    (temperature 0) take the likeliest.
+    """
+    scores, ids = logits.topk(min(_NUM_CANDIDATES, logits.shape[-1]), dim=-1)
+    is_sampled = temperature > 0
+    q = (scores.to(torch.float64) / torch.where(is_sampled, temperature, 1.0)[:, None]).softmax(-1)
+    noise = gumbel(seeds[:, None], positions[:, None], PROPOSAL, ids)
+    index = torch.where(is_sampled, (q.log() + noise).argmax(-1), 0)
+    return ids.gather(1, index[:, None])[:, 0], ids, q
 
 
 class MtpProposer:
@@ -81,16 +100,17 @@ class MtpProposer:
         """Nothing to undo: what the next request of this row reads was written for it."""
 
     def propose(self, inputs: DraftInputs) -> Proposal:
-        """Draft k tokens one after the other, each the likeliest: a point mass, which sampled requests accept with p."""
+        """Draft k tokens one after the other: the likeliest, or for sampled requests one drawn among the likeliest few."""
         hidden, token, drafts = self._carried(inputs.rows, inputs.lengths), inputs.pending, []
         for step in range(self.num_steps):
             place = inputs.lengths + step
             seen = Seen(inputs.page_table, place, _seen_context(inputs.page_table, place, hidden.dtype), inputs.rows > 0)
             slots = _cache_slots(inputs.page_table, place)
             hidden = self.head.step(token, hidden, slots, (place - 1).clamp(min=0), self.pages, seen)
-            token = self.head.target.logits(hidden).argmax(-1)
-            drafts.append(token)
-        return Proposal(torch.stack(drafts, dim=1))
+            drafts.append(draw(self.head.target.logits(hidden), inputs.temperature, inputs.seeds, place + 1))
+            token = drafts[-1][0]
+        tokens, candidates, q = (torch.stack(parts, dim=1) for parts in zip(*drafts, strict=True))
+        return Proposal(tokens, candidates, q)
 
     @property
     def pages(self) -> MtpPlanes:
