@@ -52,6 +52,16 @@ def test_states_are_the_last_inputs_at_the_kept_row_and_at_the_snapshot() -> Non
     assert torch.equal(states[3], before[3])
 
 
+def test_prefill_in_tiles_is_the_whole_convolution() -> None:
+    """Rows on both sides of a border between tiles."""
+    x, weight = torch.randn(2050, 3, dtype=torch.float64), torch.randn(3, 4, dtype=torch.float64)
+
+    out, (end,) = prefill_conv(torch.zeros(3, 3, dtype=torch.float64), x, weight, (2050,))
+
+    assert relative_rms(out, conv_by_rows(x, weight)) < 1e-12
+    assert torch.equal(end, x[-3:])
+
+
 def test_prefill_gives_the_state_at_every_end_asked_for() -> None:
     """Also right at the start and within the kernel's reach of it."""
     state, x, weight = torch.randn(3, 5), torch.randn(70, 5), torch.randn(5, 4)

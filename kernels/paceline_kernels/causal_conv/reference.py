@@ -14,6 +14,9 @@ from torch.nn import functional
 
 from paceline_kernels.replay import Replay
 
+_TILE_ROWS = 1024
+"""Rows of a prefill convolved at once: the sums are float32 and would take several times the memory of a long chunk."""
+
 
 def replay_conv(states: torch.Tensor, journal: torch.Tensor, replay: Replay) -> torch.Tensor:
     """Move the states of B requests on by their journal rows: the new states [B, K - 1, C]. Snapshots are written too."""
@@ -38,8 +41,10 @@ def prefill_conv(
     state: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, ends: tuple[int, ...]
 ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
     """Convolve one sequence's rows x [T, C] after `state` [K - 1, C]: outputs [T, C], and the states after `ends` rows."""
-    inputs = torch.cat((state, x))
-    return _convolve(inputs, weight), tuple(inputs[end : end + state.shape[0]] for end in ends)
+    inputs, reach = torch.cat((state, x)), state.shape[0]
+    tiles = [inputs[start : start + _TILE_ROWS + reach] for start in range(0, len(x), _TILE_ROWS)]
+    out = torch.cat([_convolve(tile, weight) for tile in tiles])
+    return out, tuple(inputs[end : end + reach] for end in ends)
 
 
 def _window(inputs: torch.Tensor, starts: torch.Tensor, size: int) -> torch.Tensor:

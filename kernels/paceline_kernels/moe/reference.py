@@ -17,13 +17,13 @@ def grouped_linear(x: torch.Tensor, weights: torch.Tensor, ends: torch.Tensor) -
 
     weights: [E, O, I]; ends: int32 [E], ascending
     """
-    inside = torch.arange(len(x), device=x.device) < ends[-1]
+    outside = torch.arange(len(x), device=x.device) >= ends[-1]
     if x.dtype in _GROUPED_DTYPES and not any(size * x.itemsize % _ALIGNED_BYTES for size in weights.shape[1:]):
         out = functional.grouped_mm(x, weights.transpose(1, 2), offs=ends)
     else:
         out = _gathered_linear(x, weights, ends)
     # Rows of no expert are left unwritten by torch, and may hold NaN.
-    return torch.where(inside[:, None], out, 0.0)
+    return out.masked_fill_(outside[:, None], 0.0)
 
 
 def _gathered_linear(x: torch.Tensor, weights: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:

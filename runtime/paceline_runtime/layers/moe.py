@@ -33,7 +33,7 @@ class MixtureOfExperts:
         """Rows x [N, H], active bool [N]: [N, H]."""
         weights, experts = self.route(x, active)
         mixed = self._experts(x, weights, experts)
-        return mixed.to(x.dtype) + self.shared_gate(x).sigmoid() * self.shared(x)
+        return mixed + self.shared_gate(x).sigmoid() * self.shared(x)
 
     def route(self, x: torch.Tensor, active: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Weights [N, k], which sum to 1, and expert ids int64 [N, k] of each row; id E for rows that are not active."""
@@ -49,4 +49,5 @@ class MixtureOfExperts:
         gate, up = grouped_linear(x[order // self.num_chosen], self.gate_up, ends).chunk(2, dim=-1)
         out = grouped_linear(functional.silu(gate) * up, self.down, ends)
         by_row = torch.empty_like(out).index_copy_(0, order, out).view(len(x), self.num_chosen, -1)
-        return (by_row * weights[..., None]).sum(1)
+        # A product instead of a sum of scaled rows: that would hold a copy of all of them in float32.
+        return torch.bmm(weights[:, None].to(x.dtype), by_row)[:, 0]

@@ -4,6 +4,8 @@ Rejected drafts are wrong tokens, so whatever of them stayed behind would show. 
 K/V, the journal's kept rows and the logits; across page boundaries with snapshots there.
 """
 
+from dataclasses import dataclass, field
+
 import pytest
 import torch
 from gdn_recurrence import relative_rms
@@ -17,25 +19,52 @@ PROMPT = 57
 """Not on the grid: chunked and row-by-row prefills differ, and steps soon cross the boundary at 64."""
 
 
+@dataclass
+class StepByStep:
+    """One request decoded token by token: states after n tokens, logits of and journal rows added by each, and its pages."""
+
+    runner: HybridRunner
+    states: dict[int, list[torch.Tensor]] = field(default_factory=dict)
+    logits: dict[int, torch.Tensor] = field(default_factory=dict)
+    journal: dict[int, list[tuple[torch.Tensor, ...]]] = field(default_factory=dict)
+
+
+def journal_rows(runner, request, num_rows):
+    """By layer: keys, corrected values, cumulated log decays and convolution inputs of a request's leading journal rows."""
+    parts = [(*vars(layer.journal).values(), layer.conv_journal) for layer in runner.states.layers]
+    return [tuple(part[request + 1, :num_rows].clone() for part in layer) for layer in parts]
+
+
 @pytest.fixture(scope="module")
-def states_by_step(hybrid):
-    """State of one request after its prompt and every further token, decoded one by one; and logits and the final pages."""
-    runner = HybridRunner(hybrid)
+def by_step(hybrid):
+    """The truth: no draft, nothing to reject."""
+    truth = StepByStep(HybridRunner(hybrid))
+    runner = truth.runner
     with torch.no_grad():
         runner.prefill((0, 0, IDS[:PROMPT]))
-        states, logits = {PROMPT: runner.state_of(1)}, {}
+        truth.states[PROMPT] = runner.state_of(1)
         for position in range(PROMPT, len(IDS)):
-            logits[position] = runner.verify((0, position, [IDS[position]]))[0]
+            truth.logits[position] = runner.verify((0, position, [IDS[position]]))[0]
+            truth.journal[position] = journal_rows(runner, 0, 1)
             runner.keep(0, 1)
             runner.flush(0, 0, 0)
             runner.keep(0, 0)
-            states[position + 1] = runner.state_of(1)
-    return states, logits, runner
+            truth.states[position + 1] = runner.state_of(1)
+    return truth
 
 
 def assert_equal_states(actual, expected):
     for got, wanted in zip(actual, expected, strict=True):
         assert relative_rms(got, wanted) < EXACT
+
+
+def assert_equal_journals(runner, request, truth, start, num_rows):
+    """Kept rows are those of the single steps; only their decays are cumulated from the block's first row."""
+    for layer, ours in enumerate(journal_rows(runner, request, num_rows)):
+        singles = zip(*(truth.journal[start + row][layer] for row in range(num_rows)), strict=True)
+        keys, values, decays, inputs = (torch.cat(rows) for rows in singles)
+        for got, expected in zip(ours, (keys, values, decays.cumsum(0), inputs), strict=True):
+            assert relative_rms(got, expected) < EXACT
 
 
 def block(position, width, num_right):
@@ -45,9 +74,9 @@ def block(position, width, num_right):
 
 
 @pytest.mark.parametrize("width", [2, 4, 8])
-def test_every_accept_length_at_every_step(hybrid, states_by_step, width):
+def test_every_accept_length_at_every_step(hybrid, by_step, width):
     """Three requests beside each other; request r accepts lengths in its own order."""
-    states, logits, truth = states_by_step
+    states = by_step.states
     runner = HybridRunner(hybrid, num_requests=3, num_snapshots=3)
     runner.prefill(*((request, 0, IDS[:PROMPT]) for request in range(3)))
     lengths, kept, seen, snapshots = [PROMPT] * 3, [0] * 3, set(), 0
@@ -70,13 +99,14 @@ def test_every_accept_length_at_every_step(hybrid, states_by_step, width):
             runner.keep(request, kept[request])
             lengths[request] += kept[request]
             seen.add((request, kept[request]))
+            assert_equal_journals(runner, request, by_step, starts[request], kept[request])
             for row in range(kept[request]):
-                assert relative_rms(out[request, row], logits[starts[request] + row]) < EXACT
+                assert relative_rms(out[request, row], by_step.logits[starts[request] + row]) < EXACT
         if max(lengths) + width > len(IDS):
             break
     assert {(request, length) for request in range(3) for length in range(1, width + 1)} == seen
     assert snapshots >= 3
-    assert_pages_equal(runner, truth, lengths)
+    assert_pages_equal(runner, by_step.runner, lengths)
     for request in range(3):
         runner.flush(request, 0, 0)
         assert_equal_states(runner.state_of(request + 1), states[lengths[request]])
@@ -95,9 +125,9 @@ def assert_pages_equal(runner, truth, lengths):
 
 
 @pytest.mark.parametrize("kept", range(1, 9))
-def test_a_flush_writes_the_state_and_the_snapshot_inside_the_run(hybrid, states_by_step, kept):
+def test_a_flush_writes_the_state_and_the_snapshot_inside_the_run(hybrid, by_step, kept):
     """A request that ends has its accepted rows applied without computing new ones."""
-    states, _, _ = states_by_step
+    states = by_step.states
     runner = HybridRunner(hybrid)
     runner.prefill((0, 0, IDS[:PROMPT]))
     runner.verify((0, PROMPT, block(PROMPT, 8, kept)))
@@ -112,9 +142,9 @@ def test_a_flush_writes_the_state_and_the_snapshot_inside_the_run(hybrid, states
         assert all(not part.any() for part in runner.state_of(slot)), "a snapshot that was not due was written"
 
 
-def test_prefill_writes_snapshots_at_boundaries_inside_its_chunk(hybrid, states_by_step):
+def test_prefill_writes_snapshots_at_boundaries_inside_its_chunk(hybrid, by_step):
     """Two boundaries of one chunk; the live state ends at the chunk's end."""
-    states, _, _ = states_by_step
+    states = by_step.states
     runner = HybridRunner(hybrid, num_requests=2)
     first, second = runner.snapshot_slot(0), runner.snapshot_slot(1)
     runner.prefill((1, 0, IDS[5:40]), (0, 0, IDS[:150]), snapshots={1: ((64, first), (128, second))})
@@ -122,7 +152,7 @@ def test_prefill_writes_snapshots_at_boundaries_inside_its_chunk(hybrid, states_
         assert_equal_states(runner.state_of(slot), states[position])
 
 
-def test_a_restored_snapshot_continues_as_the_original(hybrid, states_by_step):
+def test_a_restored_snapshot_continues_as_the_original(hybrid, by_step):
     """Copied into another live slot, beside its own pages; and a cleared slot begins anew."""
     runner = HybridRunner(hybrid, num_requests=2)
     slot = runner.snapshot_slot(0)
@@ -132,7 +162,7 @@ def test_a_restored_snapshot_continues_as_the_original(hybrid, states_by_step):
     assert relative_rms(runner.prefill((1, 64, IDS[64:100])), whole[64:]) < EXACT
     assert_equal_states(runner.state_of(2), runner.state_of(1))
     runner.states.copy(slot, slot)
-    assert_equal_states(runner.state_of(slot), states_by_step[0][64])
+    assert_equal_states(runner.state_of(slot), by_step.states[64])
     runner.states.clear(2)
     assert torch.equal(whole[:50], runner.prefill((1, 0, IDS[:100]))[:50])
     runner.states.check_integrity()
