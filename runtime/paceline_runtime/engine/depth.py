@@ -56,11 +56,13 @@ class AdaptiveDepth:
 
     def observed(self, depth: int, num_decoding: int, seconds: float | None, accepted_drafts: Sequence[int]) -> None:
         """A step verified `depth` drafts of each row and accepted so many; `seconds` None when it also did other work."""
-        if seconds is not None and num_decoding:
+        if not num_decoding:
+            return  # nothing was verified: no draft was rejected either
+        if seconds is not None:
             key = (num_decoding.bit_length(), depth)
             self._seconds[key] = _mean(self._seconds.get(key), seconds)
         for position in range(depth):
-            share = sum(accepted > position for accepted in accepted_drafts) / max(len(accepted_drafts), 1)
+            share = sum(accepted > position for accepted in accepted_drafts) / num_decoding
             self._reached[position] = _mean(self._reached[position], share)
 
     def _tokens(self, depth: int) -> float:

@@ -158,8 +158,8 @@ class StepPlan:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to launch."""
-        return not (self.decode or self.prefill or self.flushes)
+        """Whether there is nothing to launch. A start alone is work: a request may come back with all it needs still cached."""
+        return not (self.flushes or self.released or self.starts or self.decode or self.prefill)
 
 
 @dataclass(frozen=True, slots=True)

@@ -200,6 +200,19 @@ def test_the_context_ends_where_it_should(target, steps, overlap):
     assert "length" == answer.finish_reason
 
 
+@pytest.mark.parametrize("overlap", [False, True], ids=["lag0", "lag1"])
+def test_a_preempted_request_may_find_all_it_had_computed_still_cached(target, overlap):
+    """It comes back on a page boundary when the other has ended: nothing to prefill, and its text goes on as it was."""
+    first, second = [7] * 60, list(range(2, 62)) + [5] * 40
+    engine = make_engine(target, overlap=overlap, num_pages=4, max_running_req=2, max_model_len=256)
+    params = [SamplingParams(max_tokens=count, ignore_eos=True) for count in (62, 60)]
+    answers = run(engine, {"first": (first, params[0]), "second": (second, params[1])})
+
+    assert engine.scheduler.num_preemptions == 1
+    assert plain_tokens(target, first, 62) == answers["first"].token_ids
+    assert plain_tokens(target, second, 60) == answers["second"].token_ids
+
+
 @pytest.mark.parametrize("max_tokens", range(1, 12))
 def test_max_tokens_cuts_inside_a_run(target, plain, max_tokens):
     """Whatever the run's length, exactly `max_tokens` leave, and the acceptance counts only what left."""

@@ -47,6 +47,17 @@ def test_depth_zero_is_left_when_the_text_becomes_predictable():
     assert 7 in _drive(policy, 7, seconds, 2000)[-100:]
 
 
+def test_steps_without_a_verify_say_nothing_of_acceptance():
+    """A long prompt leaves what was learned about drafts as it was."""
+    policies = [AdaptiveDepth(7), AdaptiveDepth(7)]
+    for policy in policies:
+        _drive(policy, 5, lambda depth: 1.0 + 0.1 * depth)
+    for _ in range(100):
+        policies[0].observed(7, 0, None, [])
+
+    assert policies[0].choose(1) == policies[1].choose(1) == 7
+
+
 def test_a_budget_beside_decoding_is_worth_a_step():
     """A token costs a hundredth of a step: about ninety tokens fit within 1.9 times the step, in whole pages."""
     budget = PrefillBudget(2048)

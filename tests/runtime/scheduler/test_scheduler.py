@@ -36,6 +36,7 @@ class Driver:
         self.end_chance = end_chance
         self.in_flight = deque()
         self.lengths = {}
+        self.owners = {}
         self.finished = {}
         self.num_added = 0
 
@@ -58,8 +59,8 @@ class Driver:
             while self.in_flight:
                 self._collect()
             plan = self.scheduler.plan(budget)
-        self._check_pages(plan)
         if not plan.is_empty:
+            self._check_pages(plan)
             self.in_flight.append((plan, self._results(plan)))
         while self.in_flight and (plan.is_empty or len(self.in_flight) > self.lag):
             self._collect()
@@ -83,8 +84,9 @@ class Driver:
     def _check_pages(self, plan):
         """Every position that the step may write lies in the row's own pages; pages of two rows never overlap in writes."""
         for start in plan.starts:
-            self.lengths[start.row] = start.num_cached
+            self.lengths[start.row], self.owners[start.row] = start.num_cached, start.request
         written = []
+        assert all(self.owners[row.row] is row.request for row in (*plan.decode, *plan.prefill)), "a start was not launched"
         for row in plan.decode:
             first = self.lengths[row.row]
             last = min(first + self.config.num_steps, MAX_MODEL_LEN - 1)
@@ -188,6 +190,22 @@ def test_the_newest_gives_way_and_comes_back():
     assert driver.scheduler.num_preemptions > 0
     assert set(names) == set(driver.finished)
     assert 0 == driver.finished[names[0]].num_preemptions, "the oldest gave way"
+
+
+def test_a_request_that_comes_back_to_all_of_its_pages_is_started_nonetheless():
+    """With its pages still cached nothing is to be computed, yet the device must learn of its row."""
+    driver = Driver(num_steps=0, num_pages=5, max_running=2, end_chance=0.0)
+    driver.add(60, 62)
+    second = driver.add(100, 100)
+    starts = []
+    while driver.scheduler.has_work:
+        starts += [(start, plan) for plan in [driver.step()] for start in plan.starts]
+    last, plan = starts[-1]
+
+    assert (second, 128, 129) == (last.request.id, last.num_cached, len(last.tokens))
+    assert not plan.decode
+    assert not plan.prefill
+    assert not plan.is_empty
 
 
 @pytest.mark.parametrize(
