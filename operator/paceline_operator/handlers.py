@@ -18,7 +18,8 @@ from paceline_operator.reviews import WEBHOOK_ID
 
 def register(registry: kopf.OperatorRegistry, *, with_webhook: bool) -> None:
     """Put every handler on the registry; kopf refuses a webhook without a server for it."""
-    kopf.on.startup(registry=registry)(start)
+    # A start that fails ends the process: half of a loop is none, and the kubelet starts another.
+    kopf.on.startup(registry=registry, errors=kopf.ErrorsMode.PERMANENT)(start)
     kopf.on.cleanup(registry=registry)(stop)
     kopf.on.login(registry=registry)(login)
     for kind in (MODEL, *WATCHED):

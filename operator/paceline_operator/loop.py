@@ -99,7 +99,7 @@ class Operator:
         started = time.perf_counter()
         outcome = "error"
         try:
-            result = await self.reconciler.reconcile(key)
+            result = await self.reconciler.reconcile(key, self.queue.num_failures(key))
             outcome = "refused" if result.trouble else "ok"
             self._follow_up(key, result.look_again_s, result.trouble)
         except ApiError as error:

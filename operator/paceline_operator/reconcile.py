@@ -29,6 +29,8 @@ Object = dict[str, Any]
 logger = logging.getLogger(__name__)
 # Refusals that a retry alone does not mend: the status tells, and the queue tries again slowly.
 REFUSALS = frozenset({400, 403, 405, 409, 422})
+# After so many failures in a row, a failing API server is told in the status like a refusal (a full address range is a 500).
+PATIENCE = 4
 
 
 class Counting(Protocol):
@@ -62,8 +64,11 @@ class Reconciler:
         self._sampled_at: dict[Key, float] = {}
         self.known_kinds: frozenset[str] = frozenset()
 
-    async def reconcile(self, key: Key) -> Outcome:
-        """Bring one model a step forward. Raises ApiError when the API server cannot do it now."""
+    async def reconcile(self, key: Key, num_failures: int = 0) -> Outcome:
+        """Bring one model a step forward. Raises ApiError when the API server cannot do it now.
+
+        `num_failures` counts the attempts in a row that ended so.
+        """
         resource = self._store.model(key)
         if resource is None or resource["metadata"].get("deletionTimestamp"):
             self._sampled_at.pop(key, None)
@@ -75,22 +80,22 @@ class Reconciler:
             generation = resource["metadata"].get("generation", 0)
             await self._publish(resource, status_of_invalid(error.problems, previous, generation, self._now()))
             return Outcome()
-        return await self._step(key, resource, model, previous)
+        return await self._step(key, resource, model, previous, is_patient=num_failures < PATIENCE)
 
-    async def _step(self, key: Key, resource: Object, model: Model, previous: Status) -> Outcome:
+    async def _step(self, key: Key, resource: Object, model: Model, previous: Status, *, is_patient: bool) -> Outcome:
         observed = self._store.observed(key)
         wanted = desired(model, self._config, inherit(model, observed), self.known_kinds)
         verdict, cached = inspection.read(model, previous, observed), caching.read(model, previous, observed)
         step = plan(model, wanted, observed, verdict, cached, self._now())
-        trouble = await self._carry_out(key, step) or missing_kinds(wanted)
+        trouble = await self._carry_out(key, step, is_patient) or missing_kinds(wanted)
         observed = self._store.observed(key)
         accepted = await self._accepted(key, model, previous, observed.pods(names.COMPONENT_SERVER))
         current = status_of(model, previous, observed, verdict, cached, accepted, self._now(), trouble)
         await self._publish(resource, current)
         return Outcome(self._look_again_s(model, step), trouble)
 
-    async def _carry_out(self, key: Key, step: Plan) -> str:
-        """Apply, then delete. Returns the first refusal as text; what is not a refusal is raised."""
+    async def _carry_out(self, key: Key, step: Plan, is_patient: bool) -> str:
+        """Apply, then delete. Returns the first refusal as text; what may pass by itself is raised, while patience lasts."""
         if not step.is_empty:
             logger.info("model %s/%s: %s", key.namespace, key.name, ", ".join(step.details))
         try:
@@ -101,7 +106,7 @@ class Reconciler:
         except NameTakenError as error:
             return str(error)
         except ApiError as error:
-            if error.status not in REFUSALS:
+            if error.status not in REFUSALS and is_patient:
                 raise
             return f"the API server refuses a child: {error}"
         return ""

@@ -137,14 +137,15 @@ def conditions(
 
 
 def changes(previous: Mapping[str, Any], current: Status) -> list[Change]:
-    """Conditions whose status or reason turned, those that only became known to be unknown aside."""
+    """Conditions whose status or reason turned and that are known now; what Ready only repeats is told once."""
     before = {one["type"]: (one["status"], one["reason"]) for one in previous.get("conditions") or ()}
-    return [
+    turned = [
         Change(one["type"], one["status"], one["reason"], one["message"])
         for one in current["conditions"]
-        if before.get(one["type"]) != (one["status"], one["reason"])
-        and not (one["type"] not in before and one["status"] == "Unknown")
+        if one["status"] != "Unknown" and before.get(one["type"]) != (one["status"], one["reason"])
     ]
+    # The list ends with Ready, so the condition that it repeats comes first.
+    return list({change.reason: change for change in reversed(turned)}.values())[::-1]
 
 
 def _since(before: Mapping[str, Any] | None, status: str, stamp: str) -> str:

@@ -58,6 +58,10 @@ class WorkQueue(Generic[K]):
         self.add_later(key, delay_s)
         return delay_s
 
+    def num_failures(self, key: K) -> int:
+        """Failures in a row."""
+        return self._num_failures.get(key, 0)
+
     def succeeded(self, key: K) -> None:
         """Forget the key's failures."""
         self._num_failures.pop(key, None)

@@ -83,6 +83,12 @@ def test_acceptance_is_read_and_shown(scene: Scene, served: str):
     assert "0.400" in scene.kubectl("get", "specm", "-o", "wide")
 
 
+def test_one_replica_leads_and_both_review(scene: Scene):
+    """By their own metrics; and both are ready, which means that their webhooks answer."""
+    scene.until_operator_ready()
+    scene.cluster.wait_for(lambda: sorted(_leading(scene)) == [0.0, 1.0], "exactly one leads")
+
+
 def test_operator_killed_at_every_step_of_a_rollout(scene: Scene):
     """All replicas at once, without grace, five times: one Job, one Deployment, the right pods in the end."""
     scene.apply("killed", speculation={"algorithm": "ngram"})
@@ -185,6 +191,13 @@ def test_api_server_restarted(scene: Scene, served: str):
 
     assert scene.model(served)["status"]["readyReplicas"] == 2
     assert _uid(scene, "deployment", served) == uid
+
+
+def _leading(scene: Scene) -> list[float]:
+    """`paceline_operator_leading` of every operator pod."""
+    urls = [f"http://{pod['status']['podIP']}:8080/metrics" for pod in scene.operator_pods()]
+    lines = [line for url in urls for line in scene.cluster.http(url).text.splitlines()]
+    return [float(line.split()[1]) for line in lines if line.startswith("paceline_operator_leading ")]
 
 
 def _uid(scene: Scene, kind: str, name: str) -> str:

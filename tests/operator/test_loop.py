@@ -2,10 +2,12 @@
 
 import asyncio
 import contextlib
+from datetime import UTC, datetime
 
 import pytest
 from operator_builders import CLAIM
 
+from paceline_operator import reconcile, watchdog
 from paceline_operator.kinds import BY_NAME, MODEL
 
 SERVING = {"deployments", "services", "poddisruptionbudgets"}
@@ -86,6 +88,63 @@ async def test_a_refused_child_is_told_and_tried_again(running):
     await running.call("PATCH", MODEL, "demo", {"metadata": {"labels": {"look": "again"}}})
 
     await running.until(lambda: running.names("jobs") == [job], "the Job again")
+
+
+async def test_a_failure_that_lasts_is_told(running, monkeypatch):
+    """Whatever its code: a model that cannot be served for long says why."""
+    monkeypatch.setattr(reconcile, "PATIENCE", 1)
+    (job,) = await running.until(lambda: running.names("jobs"), "an inspect Job")
+    await idle(running)
+    running.server.failures += [500, 500]
+    await running.call("DELETE", BY_NAME["Job"], job)
+
+    await running.until(lambda: running.condition("Progressing") == ("False", "ApplyFailed"), "the trouble is told")
+
+
+async def test_health_follows_the_watches_and_the_tasks(running, monkeypatch):
+    """Alive while writes come back through the watches; a silent watch or a dead task is a reason to restart."""
+    await served(running)
+    await idle(running)
+    health = running.operator.health
+    assert (health.why_not_alive(), await health.why_not_ready()) == ("", "")
+
+    monkeypatch.setattr(watchdog, "PATIENCE_S", -1.0)
+    monkeypatch.setattr(running.operator.watchdog, "heard", lambda found: None)
+    await running.call("PATCH", MODEL, "demo", {"spec": {"replicas": 2}})
+    await running.until(lambda: "the watch is silent" in health.why_not_alive(), "the silence is noticed")
+    running.operator.tasks[0].cancel()
+    await running.until(lambda: "ended: leadership" in health.why_not_alive(), "the dead task is noticed")
+
+
+async def test_metrics_count_what_happens(running):
+    """Reconciles by outcome, their time, API calls, and models by condition."""
+    await served(running)
+    await idle(running)
+    value = running.operator.metrics.registry.get_sample_value
+
+    assert value("paceline_operator_reconciles_total", {"outcome": "ok"}) >= 2
+    assert value("paceline_operator_reconcile_seconds_count") >= 2
+    assert value("paceline_operator_api_calls_total", {"verb": "patch"}) >= 4
+    assert value("paceline_operator_models", {"condition": "Compatible", "status": "True"}) == 1
+    assert value("paceline_operator_leading") == 1
+
+
+async def test_a_replica_that_is_outranked_does_nothing(emulated):
+    """It sees the other's entry, and leaves the models to it."""
+    seen = datetime.now(UTC).isoformat()
+    peer = {"priority": 99, "lifetime": 60, "lastseen": seen}
+    peering = {"metadata": {"name": emulated.operator.config.peering_name}, "status": {"other": peer}}
+    emulated.server.objects["kopf.dev/v1/clusterkopfpeerings", None, emulated.operator.config.peering_name] = peering
+    emulated.add_model()
+    task = asyncio.create_task(emulated.run())
+    await emulated.until(lambda: emulated.operator.tasks, "the loop runs")
+    await asyncio.sleep(0.5)
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+    assert emulated.server.writes == []
+    assert not emulated.operator.is_leading
 
 
 async def test_watches_that_close_are_opened_again(running):

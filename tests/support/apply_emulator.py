@@ -54,7 +54,8 @@ class ApplyEmulator(KubernetesEmulator):
         key = (request.resource, request.namespace, request.name)
         metadata = request.data.setdefault("metadata", {})
         metadata["resourceVersion"] = str(next(self._versions))
-        known = self._objects.get(key)
+        # The view has no `get`.
+        known = self._objects[key] if key in self._objects else None  # noqa: SIM401
         if request.action == action.CREATE and "generateName" in metadata:
             metadata["name"] = metadata["generateName"] + metadata["resourceVersion"]
         if known is None or known.deleted:
