@@ -24,7 +24,7 @@ LAGS = pytest.mark.parametrize("overlap", [False, True], ids=["lag0", "lag1"])
 def target(request, tmp_path_factory):
     """At this scale its text is neither a loop nor noise, so every accept length occurs."""
     layers = ["linear_attention", "full_attention", "linear_attention"]
-    fields = dict(num_hidden_layers=3, layer_types=layers, vocab_size=VOCAB_SIZE, scale=0.12)
+    fields = dict(num_hidden_layers=3, layer_types=layers, vocab_size=VOCAB_SIZE, scale=0.12, max_position_embeddings=4096)
     return load_target(save_hybrid(request.param, tmp_path_factory.mktemp("tiny"), **fields), dtype=torch.float64)
 
 
@@ -124,10 +124,10 @@ def turn_after(target, engine, prompt, max_tokens, *, num_generation_prompt=0):
     return prompt + tokens
 
 
-def continued(target, engine, prompt):
+def continued(target, engine, prompt, max_tokens=20):
     """Cached tokens of a prompt, whose text is checked against plain text."""
-    answer = run(engine, {"next": (prompt, SamplingParams(max_tokens=20, ignore_eos=True))})["next"]
-    assert plain_tokens(target, prompt, 20) == answer.token_ids
+    answer = run(engine, {"next": (prompt, SamplingParams(max_tokens=max_tokens, ignore_eos=True))})["next"]
+    assert plain_tokens(target, prompt, max_tokens) == answer.token_ids
     return answer.cached_tokens
 
 
@@ -160,6 +160,34 @@ def test_the_same_prompt_again_is_hit(target):
     """At the last boundary before its end."""
     engine = make_engine(target, NgramProposer(3))
     assert [0, 128] == [continued(target, engine, PROMPTS["long"]) for _ in range(2)]
+
+
+def test_a_long_answer_is_hit_at_its_end_and_at_what_it_kept_on_the_way(target):
+    """After 2,400 decoded tokens: two snapshots alternate behind the text, earlier ones have made room."""
+    engine = make_engine(target, NgramProposer(3), max_model_len=2560, overlap=True)
+    text = turn_after(target, engine, PROMPTS["other"], 2400)
+    assert 2432 == continued(target, engine, [*text, 5, 6, 7], 4)
+    assert 2368 == continued(target, engine, [*text[:2420], 5, 6, 7], 4)
+    assert 0 == continued(target, engine, [*text[:1000], 5, 6, 7], 4)
+
+
+@LAGS
+def test_a_preempted_request_goes_on_from_its_snapshots(target, plain, overlap):
+    """Its text is the plain one, and it did not compute its whole prompt again."""
+    engine = make_engine(target, make_proposer("knowing", 3, plain), overlap=overlap, num_pages=7, max_model_len=384)
+    plans = record_plans(engine)
+    answers = run(engine, {name: (PROMPTS[name], GREEDY) for name in ("long", "parted")})
+    assert [plain["long"], plain["parted"]] == [answer.token_ids for answer in answers.values()]
+    again = [start for plan in plans for start in plan.starts if start.request.num_preemptions]
+    assert any(start.restore_slot and start.num_cached for start in again)
+
+
+def test_an_aborted_request_leaves_its_prompt_snapshot(target, plain):
+    """What it had published is hit by the next one with the same beginning."""
+    engine = make_engine(target, make_proposer("knowing", 3, plain), overlap=True)
+    run(engine, {"long": (PROMPTS["long"], GREEDY)}, aborts={"long": 5})
+    answer = run(engine, {"again": (PROMPTS["long"], GREEDY)})["again"]
+    assert (128, plain["long"]) == (answer.cached_tokens, answer.token_ids)
 
 
 def test_naive_cache_never_hits(target):
