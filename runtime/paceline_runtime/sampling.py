@@ -5,13 +5,14 @@ Knows no torch and no wire format; validation names every bad field at once.
 
 from __future__ import annotations
 
-import math
-
 import msgspec
 
 MAX_STOP_STRINGS = 16
 MAX_STOP_STRING_CHARS = 512
 MAX_LOGIT_BIAS = 1024
+LARGEST_LOGIT_BIAS = 1e30
+"""Enough to force or forbid a token whatever its logit, and still a float32 when logits are added to it."""
+MAX_TOP_K = 2**31 - 1
 MAX_TOP_LOGPROBS = 20
 
 
@@ -68,14 +69,18 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         return [
             ("max_tokens", self.max_tokens is None or self.max_tokens >= 1, "must be at least 1"),
             between("temperature", 0.0, 100.0),
-            ("top_k", self.top_k >= 0, "must be 0 (no limit) or positive"),
+            ("top_k", 0 <= self.top_k <= MAX_TOP_K, f"must be 0 (no limit) or positive, and at most {MAX_TOP_K}"),
             ("top_p", 0.0 < self.top_p <= 1.0, f"must be above 0 and at most 1, got {self.top_p!r}"),
             between("min_p", 0.0, 1.0),
             between("presence_penalty", -2.0, 2.0),
             between("frequency_penalty", -2.0, 2.0),
-            ("repetition_penalty", 0.0 < self.repetition_penalty <= 10.0, "must be above 0 and at most 10"),
+            between("repetition_penalty", 0.01, 10.0),  # logits are divided by it, in float32
             ("logit_bias", len(self.logit_bias) <= MAX_LOGIT_BIAS, f"holds more than {MAX_LOGIT_BIAS} tokens"),
-            ("logit_bias", all(math.isfinite(bias) for bias in self.logit_bias.values()), "must be finite numbers"),
+            (
+                "logit_bias",
+                all(abs(bias) <= LARGEST_LOGIT_BIAS for bias in self.logit_bias.values()),
+                f"must hold numbers between -{LARGEST_LOGIT_BIAS:g} and {LARGEST_LOGIT_BIAS:g}",
+            ),
             ("seed", self.seed is None or -(2**63) <= self.seed < 2**63, "must fit in 64 bits"),
             ("stop", len(self.stop) <= MAX_STOP_STRINGS, f"holds more than {MAX_STOP_STRINGS} strings"),
             ("stop", all(self.stop), "must not hold an empty string"),

@@ -26,6 +26,7 @@ Body = TypeVar("Body", ChatBody, CompletionBody)
 
 MAX_PROBLEMS = 20
 DEFAULT_COMPLETION_TOKENS = 16
+MAX_ID_DIGITS = 18
 # pydantic reports every branch of a union; a reader wants to know what the field may be.
 UNIONS = {
     "prompt": "must be a string, a list of strings, a list of token ids, or a list of lists of token ids",
@@ -140,7 +141,7 @@ def _logit_bias(body: CommonBody, problems: list[Problem]) -> dict[int, float]:
     """OpenAI writes token ids as JSON keys, hence as strings."""
     bias: dict[int, float] = {}
     for key, value in (body.logit_bias or {}).items():
-        if not (key.isascii() and key.isdigit()):
+        if not (key.isascii() and key.isdigit() and len(key) <= MAX_ID_DIGITS):
             problems.append(Problem("logit_bias", f"logit_bias: {key[:20]!r} is not a token id"))
         elif not -100 <= value <= 100:
             problems.append(Problem("logit_bias", f"logit_bias: {value:g} is not between -100 and 100"))

@@ -28,6 +28,8 @@ BAD_IN_BOTH = [
     ({"top_p": 0}, "top_p"),
     ({"top_p": 1.1}, "top_p"),
     ({"top_k": -1}, "top_k"),
+    ({"top_k": 2**63}, "top_k"),
+    ({"top_k": 2**70}, "top_k"),
     ({"min_p": 2}, "min_p"),
     ({"n": 0}, "n"),
     ({"n": 1000}, "n"),
@@ -43,9 +45,11 @@ BAD_IN_BOTH = [
     ({"presence_penalty": 3}, "presence_penalty"),
     ({"frequency_penalty": -3}, "frequency_penalty"),
     ({"repetition_penalty": 0}, "repetition_penalty"),
+    ({"repetition_penalty": 1e-320}, "repetition_penalty"),
     ({"logit_bias": {"hello": 1}}, "logit_bias"),
     ({"logit_bias": {"5": 101}}, "logit_bias"),
     ({"logit_bias": {"9999": 1}}, "logit_bias"),
+    ({"logit_bias": {"9" * 5000: 1}}, "logit_bias"),
     ({"logit_bias": {"5": "x"}}, "logit_bias.5"),
     ({"stream": "yes"}, "stream"),
     ({"stream_options": {"include_usage": True}}, "stream_options"),
@@ -59,6 +63,7 @@ BAD_IN_BOTH = [
     ({"response_format": SCHEMA}, "response_format"),
     ({"model": 5}, "model"),
     ({"max_tokens": CONTEXT}, None),
+    ({"max_tokens": 2**70}, None),
 ]
 BAD_CHATS = [
     ({"messages": []}, "messages"),
