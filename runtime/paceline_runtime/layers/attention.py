@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
+from paceline_compat.memory import PAGE_TOKENS
 from paceline_kernels.paged_attention import (
     VerifyContext,
     prefill_attention,
@@ -18,7 +19,7 @@ from paceline_kernels.paged_attention import (
     write_pages,
 )
 from paceline_kernels.rotary import RotaryTable, apply_rotary
-from paceline_runtime.batch import PAGE_SIZE, ForwardBatch
+from paceline_runtime.batch import ForwardBatch
 from paceline_runtime.cache.pages import PageStore
 from paceline_runtime.layers.linear import Linear
 from paceline_runtime.layers.norm import RmsNorm
@@ -40,7 +41,7 @@ def attention_context(batch: ForwardBatch, pages: PageStore, rotary: RotaryTable
     dtype, device = rotary.cos.dtype, batch.ids.device
     verify = None
     if batch.width:
-        verify = verify_context(batch.page_table, batch.lengths, batch.width, PAGE_SIZE, dtype)
+        verify = verify_context(batch.page_table, batch.lengths, batch.width, PAGE_TOKENS, dtype)
     biases = tuple(prefill_bias(chunk.num_tokens, chunk.start, dtype, device) for chunk in batch.chunks)
     return AttentionContext(batch, pages, rotary, verify, biases)
 

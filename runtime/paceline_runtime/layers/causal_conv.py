@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import torch
 
-from paceline_kernels.causal_conv import prefill_conv, verify_conv
+from paceline_kernels.causal_conv import prefill_conv
 from paceline_kernels.replay import Replay
 from paceline_runtime.batch import Chunk
 from paceline_runtime.cache.gated_delta_states import LayerStates
+from paceline_runtime.layers.delta_ops import DeltaOps
 
 
 class CausalConv:
@@ -16,9 +17,9 @@ class CausalConv:
     def __init__(self, weight: torch.Tensor) -> None:
         self.weight = weight
 
-    def verify(self, x: torch.Tensor, states: LayerStates, replay: Replay) -> torch.Tensor:
+    def verify(self, x: torch.Tensor, states: LayerStates, replay: Replay, ops: DeltaOps) -> torch.Tensor:
         """W rows per request, x [B, W, C]: the states move on by what the last verify had accepted."""
-        return verify_conv(states.conv, states.conv_journal, replay, x, self.weight[:, 0])
+        return ops.verify_conv(states.conv, states.conv_journal, replay, x, self.weight[:, 0])
 
     def prefill(self, x: torch.Tensor, states: LayerStates, slot: torch.Tensor, chunk: Chunk) -> torch.Tensor:
         """One request's rows x [T, C] from the state of `slot` int64 [1], which moves to their end."""

@@ -1,4 +1,4 @@
-"""Which kernels the gated delta rule runs with: plain torch anywhere, Triton and flash-linear-attention on a GPU.
+"""Which kernels Gated DeltaNet runs with: plain torch anywhere, Triton and flash-linear-attention on a GPU.
 
 Called by the hybrid families once per model. It refuses to know what the operations are for.
 """
@@ -11,19 +11,22 @@ from dataclasses import dataclass
 
 import torch
 
+from paceline_kernels.causal_conv import verify_conv
 from paceline_kernels.gated_delta import DeltaRows, Journal, prefill, verify
 from paceline_kernels.replay import Replay
 
 _LOG = logging.getLogger(__name__)
 
+VerifyConv = Callable[[torch.Tensor, torch.Tensor, Replay, torch.Tensor, torch.Tensor], torch.Tensor]
 Verify = Callable[[torch.Tensor, Journal, Replay, DeltaRows], torch.Tensor]
 Prefill = Callable[[DeltaRows, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 
 
 @dataclass(frozen=True)
 class DeltaOps:
-    """Implementations with the signatures of the references in `paceline_kernels.gated_delta`."""
+    """Implementations with the signatures of the references in `paceline_kernels`."""
 
+    verify_conv: VerifyConv = verify_conv
     verify: Verify = verify
     prefill: Prefill = prefill
 
@@ -35,7 +38,9 @@ def ops_for(device: torch.device, dtype: torch.dtype) -> DeltaOps:
     """The fast path of a device; Triton and fla are imported only where they run. Float64 keeps to plain torch."""
     if device.type != "cuda" or dtype == torch.float64:
         return REFERENCE
-    return DeltaOps(_gpu_verify(), _gpu_prefill(dtype))
+    from paceline_kernels.causal_conv.kernel import verify_conv_kernel
+
+    return DeltaOps(verify_conv_kernel, _gpu_verify(), _gpu_prefill(dtype))
 
 
 def _gpu_verify() -> Verify:

@@ -76,7 +76,7 @@ class GatedDeltaNet:
     ) -> torch.Tensor:
         width = context.batch.width
         qkv, log_decay, beta = (x.view(-1, width, x.shape[-1]) for x in (qkv, log_decay, beta))
-        rows = self._rows(self.conv.verify(qkv, states, context.replay), log_decay, beta)
+        rows = self._rows(self.conv.verify(qkv, states, context.replay, context.ops), log_decay, beta)
         return context.ops.verify(states.recurrent, states.journal, context.replay, rows).flatten(0, 1)
 
     def _prefill(
