@@ -6,14 +6,14 @@ For scripts, tests and benchmarks; the server uses the same engine in a process 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from paceline_runtime.config import EngineConfig
-from paceline_runtime.engine.build import build_engine, rebuild_cache
-from paceline_runtime.messages import FinishReason, Submit, TokenLogprobs, Tokens
+from paceline_runtime.engine.build import build_engine
+from paceline_runtime.messages import FinishReason, Rebuild, Submit, TokenLogprobs, Tokens
 from paceline_runtime.sampling import SamplingParams
 from paceline_runtime.text.tokenizer import Tokenizer, load_tokenizer
 
@@ -83,11 +83,11 @@ class LLM:
             answer.text = _text(self.tokenizer, answer) if texts else ""
         return list(answers.values())
 
-    def rebuild_cache(self, **sizes: Any) -> None:
-        """Resize the cache while idle: `num_pages`, `num_state_slots` or `memory_bytes`. Cached prefixes are lost."""
-        config = replace(self.config, **sizes)
-        rebuild_cache(self.engine, config)
-        self.config = config
+    def rebuild_cache(self, **sizes: int) -> None:
+        """Resize the idle cache: `num_pages`, `num_state_slots` or `memory_bytes`. ValueError (nothing changed) if impossible."""
+        done = self.engine.rebuild(Rebuild(**sizes))
+        if done.error is not None:
+            raise ValueError(done.error)
 
     def _submit(self, prompts: Sequence[Prompt], params: Sequence[SamplingParams]) -> dict[str, Completion]:
         answers: dict[str, Completion] = {}

@@ -41,6 +41,14 @@ class Abort(Message, frozen=True):
     request_id: str
 
 
+class Rebuild(Message, frozen=True, kw_only=True):
+    """Give the idle engine another cache: what is None stays as it is. Answered by one `Rebuilt`."""
+
+    num_pages: int | None = None
+    num_state_slots: int | None = None
+    memory_bytes: int | None = None
+
+
 class Shutdown(Message, frozen=True):
     """End the engine process once running requests are aborted."""
 
@@ -98,6 +106,15 @@ class Ready(Message, frozen=True, kw_only=True):
     plan: str
 
 
+class Rebuilt(Message, frozen=True, kw_only=True):
+    """The cache now has `num_pages`; with an `error` it is the old one, because requests run (`is_busy`) or it cannot be."""
+
+    num_pages: int
+    plan: str
+    error: str | None = None
+    is_busy: bool = False
+
+
 class Stats(Message, frozen=True, kw_only=True):
     """A snapshot of the engine's counters and gauges, sent at most once a second; counters only grow."""
 
@@ -123,8 +140,8 @@ class Failed(Message, frozen=True):
     message: str
 
 
-ToEngine = Submit | Abort | Shutdown
-FromEngine = Tokens | Refused | Loading | Ready | Stats | Failed
+ToEngine = Submit | Abort | Rebuild | Shutdown
+FromEngine = Tokens | Refused | Loading | Ready | Rebuilt | Stats | Failed
 
 encode = msgspec.msgpack.Encoder().encode
 decode_to_engine = msgspec.msgpack.Decoder(ToEngine).decode

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from byte_tokenizer import EOS, VOCAB_SIZE, ByteTokenizer
 
 from paceline_runtime.config import EngineConfig
-from paceline_runtime.messages import FinishReason, Refused, Stats, Submit, TokenLogprobs, Tokens
+from paceline_runtime.messages import FinishReason, Rebuild, Rebuilt, Refused, Stats, Submit, TokenLogprobs, Tokens
 from paceline_runtime.text.detokenizer import Detokenizer
 from paceline_runtime.text.stops import StopScanner
 
@@ -100,6 +100,12 @@ class FakeEngine:
             if self.running.pop(request_id, None):
                 self.aborted.append(request_id)
             self.changed.notify_all()
+
+    def rebuild(self, sizes: Rebuild) -> Rebuilt:
+        """Takes any number of pages up to a thousand, while nothing runs."""
+        too_many = sizes.num_pages is not None and sizes.num_pages > 1000
+        error = "too many pages" if too_many else "requests run" if self.running else None
+        return Rebuilt(num_pages=sizes.num_pages or NUM_PAGES, plan="a plan", error=error, is_busy=bool(self.running))
 
     def step(self) -> list[Tokens]:
         """Every request that is not silent moves on."""

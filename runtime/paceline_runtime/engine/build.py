@@ -22,6 +22,7 @@ from paceline_runtime.engine.preflight import refuse_early
 from paceline_runtime.engine.rows import Rows
 from paceline_runtime.engine.warmup import warm_up
 from paceline_runtime.loaders import load_target
+from paceline_runtime.messages import Rebuild
 from paceline_runtime.models.base import TargetMemory, TargetModel
 from paceline_runtime.scheduler.ends import Decode
 from paceline_runtime.scheduler.scheduler import Scheduler, SchedulerConfig
@@ -75,6 +76,7 @@ def assemble(config: EngineConfig, target: TargetModel, proposer: Proposer | Non
         info,
         PrefillBudget(config.max_prefill_tokens, fixed_tokens=config.decode_prefill_tokens),
         AdaptiveDepth(num_steps) if config.speculative_adaptive and num_steps else FixedDepth(num_steps),
+        CacheResizer(config),
         lag=_lag(config, target),
         seed=config.seed,
     )
@@ -101,21 +103,30 @@ def allocate(
     return TargetMemory(pages, states), Rows(num_rows, plan.max_model_len, slack=2 + num_steps, device=target.device)
 
 
-def rebuild_cache(engine: Engine, config: EngineConfig) -> None:
-    """Give an idle engine another cache: `config` differs in `num_pages`, `num_state_slots` or the memory it may use.
+class CacheResizer:
+    """Gives an idle engine another cache. Keeps the configuration, so that later sizes start from the current ones."""
 
-    Cached prefixes are lost, weights stay. RuntimeError while requests run; ValueError (and the engine as it was) when the new
-    sizes cannot hold one context. The old tensors are freed before new ones are taken: both need not fit together.
-    """
-    if engine.has_work:
-        raise RuntimeError("the cache can only be rebuilt while no request runs; wait until they are answered")
-    executor = engine.executor
-    target, proposer, decode = executor.target, executor.proposer, engine.scheduler.decode
-    plan = plan_memory(replace(config, max_model_len=engine.info.max_model_len), target, proposer, freed=executor.memory)
-    executor.release()
-    executor.memory, executor.rows = allocate(config, target, proposer, plan)
-    engine.scheduler = Scheduler(_scheduler_config(config, target, plan, executor.num_steps), decode)
-    engine.info = replace(engine.info, plan=plan.table())
+    def __init__(self, config: EngineConfig) -> None:
+        self._config = config
+
+    def __call__(self, engine: Engine, sizes: Rebuild) -> None:
+        """Weights stay. ValueError (and the engine as it was) when the new sizes cannot hold one context.
+
+        The old tensors are freed before new ones are taken: both need not fit together.
+        """
+        given = {name: getattr(sizes, name) for name in sizes.__struct_fields__ if getattr(sizes, name) is not None}
+        config = replace(self._config, max_model_len=engine.info.max_model_len, **given)
+        problems = config.problems()
+        if problems:
+            raise ValueError("; ".join(problems))
+        executor = engine.executor
+        target, proposer, decode = executor.target, executor.proposer, engine.scheduler.decode
+        plan = plan_memory(config, target, proposer, freed=executor.memory)
+        executor.release()
+        executor.memory, executor.rows = allocate(config, target, proposer, plan)
+        engine.scheduler = Scheduler(_scheduler_config(config, target, plan, executor.num_steps), decode)
+        engine.info = replace(engine.info, plan=plan.table())
+        self._config = config
 
 
 def _scheduler_config(config: EngineConfig, target: TargetModel, plan: MemoryPlan, num_steps: int) -> SchedulerConfig:

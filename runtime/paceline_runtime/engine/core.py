@@ -18,7 +18,7 @@ from paceline_runtime.engine.budget import PrefillBudget
 from paceline_runtime.engine.counters import Counters
 from paceline_runtime.engine.depth import AdaptiveDepth, FixedDepth
 from paceline_runtime.engine.executor import Executor, Handle
-from paceline_runtime.messages import Refused, Stats, Submit, TokenLogprobs, Tokens
+from paceline_runtime.messages import Rebuild, Rebuilt, Refused, Stats, Submit, TokenLogprobs, Tokens
 from paceline_runtime.scheduler.prefix import PrefixCache
 from paceline_runtime.scheduler.request import Request, StepPlan, StepResult, make_request
 from paceline_runtime.scheduler.scheduler import Commit, MustDrainError, Scheduler
@@ -32,6 +32,10 @@ class EngineInfo:
     vocab_size: int
     max_model_len: int
     plan: str
+
+
+Resize = Callable[["Engine", Rebuild], None]
+"""Replaces the caches of an idle engine; ValueError when the new sizes cannot be."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,7 @@ class Engine:
         info: EngineInfo,
         budget: PrefillBudget,
         depth: FixedDepth | AdaptiveDepth,
+        resize: Resize,
         *,
         lag: int,
         seed: int = 0,
@@ -64,6 +69,7 @@ class Engine:
         self.counters = Counters(executor.num_steps)
         self._budget = budget
         self._depth = depth
+        self._resize = resize
         self._seeds = random.Random(seed)
         self._lag = lag
         self._clock = clock
@@ -102,7 +108,8 @@ class Engine:
         outputs: list[Tokens] = []
         plan = self._plan(outputs)
         if not plan.is_empty:
-            self._in_flight.append(_InFlight(self.executor.launch(plan), self._clock()))
+            launched_s = self._clock()  # before the launch, which on a CPU is the whole step
+            self._in_flight.append(_InFlight(self.executor.launch(plan), launched_s))
         while self._in_flight and (plan.is_empty or len(self._in_flight) > self._lag):
             outputs += self._collect()
         return outputs
@@ -175,6 +182,18 @@ class Engine:
             drafted_by_position=list(counters.drafted),
             accepted_by_position=list(counters.accepted),
         )
+
+    def rebuild(self, sizes: Rebuild) -> Rebuilt:
+        """Give the idle engine another cache; cached prefixes are lost. Whatever is wrong leaves it as it was."""
+        error, is_busy = None, self.has_work
+        try:
+            if is_busy:
+                raise ValueError("the cache can only be rebuilt while no request runs: wait until they are answered")
+            self._resize(self, sizes)
+        except ValueError as problem:
+            error = str(problem)
+        num_pages = self.scheduler.config.num_pages - 1
+        return Rebuilt(num_pages=num_pages, plan=self.info.plan, error=error, is_busy=is_busy)
 
     def reset_counters(self) -> None:
         """Forget what was counted so far (the warm-up)."""

@@ -62,6 +62,9 @@ class Engine(Protocol):
     def step(self) -> list[messages.Tokens]:
         """One step; what it committed, each request cut at its end."""
 
+    def rebuild(self, sizes: messages.Rebuild) -> messages.Rebuilt:
+        """Give the idle engine another cache, or say why it keeps the old one."""
+
     def stats(self) -> messages.Stats:
         """A snapshot of counters and gauges."""
 
@@ -97,9 +100,11 @@ class EngineLoop:
             timeout_ms = 0
         return True
 
-    def _handle(self, message: messages.Submit | messages.Abort) -> None:
+    def _handle(self, message: messages.Submit | messages.Abort | messages.Rebuild) -> None:
         if isinstance(message, messages.Abort):
             self._engine.abort(message.request_id)
+        elif isinstance(message, messages.Rebuild):
+            send(self._socket, [self._engine.rebuild(message)])
         elif refused := self._engine.add(message):
             send(self._socket, [refused])
 

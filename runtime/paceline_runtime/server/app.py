@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from paceline_runtime.errors import PacelineError, RequestError, UnavailableError
+from paceline_runtime.server.cache import cache_router
 from paceline_runtime.server.health import health_router
 from paceline_runtime.server.metrics import Outcome
 from paceline_runtime.server.middleware import ApiKeys, InFlight, RequestId
@@ -30,6 +31,7 @@ def create_app(service: Service) -> FastAPI:
     app = FastAPI(title="Paceline", openapi_url=None)
     app.include_router(health_router(service))
     app.include_router(openai_router(service))
+    app.include_router(cache_router(service))
     _handle_errors(app, service)
     # The last one added is the outermost: even a refused key gets a request id.
     app.add_middleware(InFlight, service=service)

@@ -48,6 +48,14 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
+class RebuildBody(Strict):
+    """New sizes of the cache; what is left out stays."""
+
+    num_pages: int | None = Field(default=None, ge=1)
+    num_state_slots: int | None = Field(default=None, ge=1)
+    memory_bytes: int | None = Field(default=None, ge=1)
+
+
 class TextPart(Strict):
     """A piece of a message's content; images and audio are refused by their type."""
 

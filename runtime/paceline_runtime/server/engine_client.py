@@ -7,6 +7,7 @@ is started (`engine_process.py`); an engine in a thread of the same process will
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Self
 
@@ -64,6 +65,7 @@ class EngineClient:
         self._on_progress = on_progress
         self._socket = socket
         self._calls: dict[str, Call] = {}
+        self._rebuilds: deque[asyncio.Future[messages.Rebuilt]] = deque()
 
     @property
     def num_open(self) -> int:
@@ -96,6 +98,13 @@ class EngineClient:
             if self._calls.pop(request_id, None) is not None and self.failure is None:
                 self._send(messages.Abort(request_id))
 
+    async def rebuild(self, sizes: messages.Rebuild) -> messages.Rebuilt:
+        """Ask for another cache and wait for what came of it. `EngineDiedError` when the engine fails meanwhile."""
+        answer: asyncio.Future[messages.Rebuilt] = asyncio.get_running_loop().create_future()
+        self._rebuilds.append(answer)
+        self._send(sizes)
+        return await answer
+
     def shut_down(self) -> None:
         """Ask the engine to end."""
         if self.failure is None:
@@ -107,6 +116,9 @@ class EngineClient:
             self.failure = reason
         for request_id, call in list(self._calls.items()):
             self._deliver(call, request_id, messages.Failed(f"the engine failed: {self.failure}"))
+        for answer in self._rebuilds:
+            if not answer.done():
+                answer.set_exception(EngineDiedError(f"the engine failed: {self.failure}"))
         self.failed.set()
 
     def cut_off(self, reason: str) -> None:
@@ -127,6 +139,10 @@ class EngineClient:
                 # Absent when the request was aborted while this was on its way.
                 if call := self._calls.get(message.request_id):
                     self._deliver(call, message.request_id, message)
+            case messages.Rebuilt():
+                answer = self._rebuilds.popleft()
+                if not answer.done():  # its caller may have left
+                    answer.set_result(message)
             case messages.Stats():
                 self.stats = message
             case messages.Loading():

@@ -20,9 +20,10 @@ from paceline_runtime.server.bodies import (
     ChatMessage,
     CommonBody,
     CompletionBody,
+    RebuildBody,
 )
 
-Body = TypeVar("Body", ChatBody, CompletionBody)
+Body = TypeVar("Body", ChatBody, CompletionBody, RebuildBody)
 
 MAX_PROBLEMS = 20
 DEFAULT_COMPLETION_TOKENS = 16

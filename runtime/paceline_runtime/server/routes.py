@@ -38,7 +38,7 @@ def openai_router(service: Service) -> APIRouter:
     @router.post("/v1/chat/completions")
     async def chat_completions(request: Request) -> Response:
         loaded = service.loaded()
-        body = parse(await _body(request, service.config.max_body_bytes), ChatBody)
+        body = parse(await read_body(request, service.config.max_body_bytes), ChatBody)
         _check_model(body, service)
         job = await chat_job(body, f"chatcmpl-{uuid.uuid4().hex}", loaded.tokenizer, loaded.ready)
         return await _answer(request, service, loaded, job, ChatFormat(loaded.tokenizer))
@@ -46,7 +46,7 @@ def openai_router(service: Service) -> APIRouter:
     @router.post("/v1/completions")
     async def completions(request: Request) -> Response:
         loaded = service.loaded()
-        body = parse(await _body(request, service.config.max_body_bytes), CompletionBody)
+        body = parse(await read_body(request, service.config.max_body_bytes), CompletionBody)
         _check_model(body, service)
         job = await completion_job(body, f"cmpl-{uuid.uuid4().hex}", loaded.tokenizer, loaded.ready)
         return await _answer(request, service, loaded, job, CompletionFormat(loaded.tokenizer))
@@ -138,7 +138,7 @@ async def _disconnected(receive: Receive) -> None:
         pass
 
 
-async def _body(request: Request, max_bytes: int) -> bytes:
+async def read_body(request: Request, max_bytes: int) -> bytes:
     """The whole body; refused as soon as it is known to be too large, by its declared length or by what has come."""
     body = bytearray()
     declared = request.headers.get("content-length", "")

@@ -1,7 +1,5 @@
 """What the plan said is what the process uses, and a plan that cannot fit says by how much and what to change."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from law_engine import run
@@ -9,9 +7,9 @@ from tiny_models import save_tiny
 
 from paceline_compat import PlanOptions, plan, read_target
 from paceline_runtime.config import EngineConfig
-from paceline_runtime.engine.build import assemble, build_engine, rebuild_cache
+from paceline_runtime.engine.build import assemble, build_engine
 from paceline_runtime.engine.host_memory import host_free_bytes
-from paceline_runtime.messages import Submit
+from paceline_runtime.messages import Rebuild, Submit
 from paceline_runtime.sampling import SamplingParams
 from paceline_runtime.speculative.ngram import NgramProposer
 
@@ -76,9 +74,10 @@ def test_a_rebuilt_cache_repeats_the_output(target, pages):
     engine = assemble(config, target, NgramProposer(3))
     prompt = {"one": ([7, 3, 9, 11, 5, 2] * 25, SamplingParams(max_tokens=40, ignore_eos=True))}
     first = run(engine, prompt)["one"]
-    rebuild_cache(engine, replace(config, num_pages=pages))
+    rebuilt = engine.rebuild(Rebuild(num_pages=pages))
     again = run(engine, prompt)["one"]
 
+    assert (pages, None) == (rebuilt.num_pages, rebuilt.error)
     assert first.token_ids == again.token_ids
     assert 0 == again.cached_tokens
     assert pages + 1 == engine.executor.memory.pages.num_pages
@@ -88,12 +87,13 @@ def test_a_cache_is_not_rebuilt_under_a_request_nor_too_small(target):
     """Both leave the engine as it was."""
     config = _config(num_pages=12)
     engine = assemble(config, target, None)
-    with pytest.raises(ValueError, match="needs 5 pages, but 2 fit"):
-        rebuild_cache(engine, replace(config, num_pages=2))
+    assert "needs 5 pages, but 2 fit" in engine.rebuild(Rebuild(num_pages=2)).error
+    assert "--num-pages must be at least 1" in engine.rebuild(Rebuild(num_pages=0)).error
     params = SamplingParams(max_tokens=3, ignore_eos=True)
     engine.add(Submit(request_id="one", prompt_ids=[5, 6], params=params))
-    with pytest.raises(RuntimeError, match="while no request runs"):
-        rebuild_cache(engine, replace(config, num_pages=40))
+    busy = engine.rebuild(Rebuild(num_pages=40))
+    assert busy.is_busy
+    assert "while no request runs" in busy.error
 
     assert 13 == engine.executor.memory.pages.num_pages
     assert 3 == len([token for _ in range(9) for tokens in engine.step() for token in tokens.token_ids])
