@@ -157,7 +157,7 @@ def _bridge_commands() -> list[str]:
     return [
         "link set lo up",
         # Makes the whole service range local, so that a forwarder can listen on any of its addresses.
-        f"address add {layout.API_ADDRESS}/24 dev lo",
+        f"address add {layout.API_ADDRESS}/{layout.SERVICE_RANGE.partition('/')[2]} dev lo",
         f"link add {layout.BRIDGE} type bridge",
         f"link set {layout.BRIDGE} address {layout.BRIDGE_MAC}",
         f"address add {layout.BRIDGE_ADDRESS}/{layout.POD_RANGE_PREFIX} dev {layout.BRIDGE}",
