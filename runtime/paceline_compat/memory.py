@@ -10,6 +10,7 @@ from .draft_tensors import CODEBOOKS
 from .facts import DraftFacts, TargetFacts
 
 PAGE_TOKENS = 64
+"""Also the grid of prefix hits, of chunk ends and of recurrent-state snapshots."""
 RING_SPARE_ROWS = 64
 """Rows of a ring beyond its window: a verify's rejected rows, and prefill rows past a snapshot's boundary."""
 SLOTS_PER_REQUEST = 5

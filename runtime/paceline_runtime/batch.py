@@ -10,9 +10,6 @@ from dataclasses import dataclass
 
 import torch
 
-PAGE_SIZE = 64
-"""Tokens per page: also the grid of prefix hits, of chunk ends and of recurrent-state snapshots."""
-
 
 @dataclass(frozen=True)
 class Chunk:
@@ -55,7 +52,7 @@ class ForwardBatch:
 
     ids:        int64 [N], token ids
     positions:  int64 [N], rope positions
-    slots:      int64 [N], cache slot (page * PAGE_SIZE + offset) that each row's K/V go to; inert rows: the dummy page
+    slots:      int64 [N], cache slot (page * PAGE_TOKENS + offset) that each row's K/V go to; inert rows: the dummy page
     active:     bool  [N], False for rows that must not route to experts nor write state
     rows:       int64 [B], row of each request in per-request buffers (rings, histories); 0 is the dummy
     page_table: int64 [B, P], pages of each request in order, padded with the dummy page

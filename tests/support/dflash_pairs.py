@@ -14,7 +14,8 @@ from transformers import Qwen3Config
 
 from paceline_compat.checkpoint import draft_facts
 from paceline_compat.draft_tensors import expected_shapes
-from paceline_runtime.batch import PAGE_SIZE, Chunk, ForwardBatch
+from paceline_compat.memory import PAGE_TOKENS
+from paceline_runtime.batch import Chunk, ForwardBatch
 from paceline_runtime.models.base import ModelShape
 from paceline_runtime.speculative.base import DraftInputs
 from paceline_runtime.speculative.dflash.config import DraftConfig
@@ -149,7 +150,7 @@ class Harness:
     def __init__(self, draft: Draft, target: TableTarget, num_steps: int, num_rows: int = 4, num_pages: int = 64) -> None:
         self.proposer = DFlashProposer(draft, target, num_steps)
         self.device = draft.weights.norm.device
-        shape = (num_pages, PAGE_SIZE, draft.config.hidden_size)
+        shape = (num_pages, PAGE_TOKENS, draft.config.hidden_size)
         self.plane = torch.zeros(shape, dtype=draft.dtype, device=self.device)
         self.proposer.bind({CONTEXT_PLANE: self.plane}, num_rows)
         self.taps = draft.config.target_layer_ids
@@ -182,7 +183,7 @@ class Harness:
         return ForwardBatch(
             ids=torch.zeros_like(positions),
             positions=positions,
-            slots=table[0][positions // PAGE_SIZE] * PAGE_SIZE + positions % PAGE_SIZE,
+            slots=table[0][positions // PAGE_TOKENS] * PAGE_TOKENS + positions % PAGE_TOKENS,
             active=torch.ones_like(positions, dtype=torch.bool),
             rows=torch.tensor([row], device=self.device),
             page_table=table,

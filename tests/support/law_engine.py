@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from paceline_runtime.batch import PAGE_SIZE, Chunk, ForwardBatch, StateBatch
+from paceline_compat.memory import PAGE_TOKENS
+from paceline_runtime.batch import Chunk, ForwardBatch, StateBatch
 from paceline_runtime.cache.pages import PageStore
 from paceline_runtime.config import EngineConfig
 from paceline_runtime.engine.build import assemble
@@ -100,7 +101,7 @@ def plain_tokens(target: TargetModel, prompt: list[int], num_tokens: int, *, adj
 @torch.inference_mode()
 def last_logits(target: TargetModel, text: list[int]) -> torch.Tensor:
     """Logits [V] after `text`, computed in one piece into a cache of its own."""
-    num_pages = 1 + -(-len(text) // PAGE_SIZE)
+    num_pages = 1 + -(-len(text) // PAGE_TOKENS)
     shape = target.shape
     pages = PageStore(
         num_pages=num_pages,
@@ -116,7 +117,7 @@ def last_logits(target: TargetModel, text: list[int]) -> torch.Tensor:
     batch = ForwardBatch(
         ids=torch.tensor(text),
         positions=positions,
-        slots=positions + PAGE_SIZE,
+        slots=positions + PAGE_TOKENS,
         active=torch.ones(len(text), dtype=torch.bool),
         rows=one,
         page_table=torch.arange(1, num_pages)[None],

@@ -12,7 +12,8 @@ from pathlib import Path
 import torch
 import transformers
 
-from paceline_runtime.batch import PAGE_SIZE, Chunk, ForwardBatch
+from paceline_compat.memory import PAGE_TOKENS
+from paceline_runtime.batch import Chunk, ForwardBatch
 from paceline_runtime.cache.pages import PageStore
 from paceline_runtime.models.base import ModelShape, TargetMemory, TargetModel
 
@@ -91,7 +92,7 @@ class TinyCache:
     memory: TargetMemory = field(init=False)
 
     def __post_init__(self):
-        per_request = -(-self.max_tokens // PAGE_SIZE)
+        per_request = -(-self.max_tokens // PAGE_TOKENS)
         num_pages = 1 + self.num_requests * per_request
         self.page_table = torch.arange(num_pages - 1, 0, -1).view(self.num_requests, per_request)
         pages = PageStore(
@@ -106,7 +107,7 @@ class TinyCache:
 
     def slots(self, request: int, positions: torch.Tensor) -> torch.Tensor:
         """Cache slots of one request's positions."""
-        return self.page_table[request, positions // PAGE_SIZE] * PAGE_SIZE + positions % PAGE_SIZE
+        return self.page_table[request, positions // PAGE_TOKENS] * PAGE_TOKENS + positions % PAGE_TOKENS
 
     def with_states(self, states) -> TinyCache:
         """The same pages beside a pool of recurrent states."""

@@ -11,7 +11,7 @@ import time
 
 import torch
 
-from paceline_runtime.batch import PAGE_SIZE
+from paceline_compat.memory import PAGE_TOKENS
 from paceline_runtime.bench.acceptance import SyntheticAcceptance
 from paceline_runtime.bench.subjects import Subject
 from paceline_runtime.bench.timing import synchronize
@@ -36,7 +36,7 @@ def make_engine(
         max_running_req=num_requests,
         max_model_len=max_model_len,
         max_prefill_tokens=prefill_chunk,
-        num_pages=num_requests * -(-max_model_len // PAGE_SIZE),
+        num_pages=num_requests * -(-max_model_len // PAGE_TOKENS),
         cache_type="naive",
     )
     return assemble(config, one.target, proposer)

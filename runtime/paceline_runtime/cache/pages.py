@@ -10,15 +10,15 @@ from collections.abc import Sequence
 
 import torch
 
-from paceline_runtime.batch import PAGE_SIZE
+from paceline_compat.memory import PAGE_TOKENS
 from paceline_runtime.speculative.base import PlaneSpec
 
 
 class PageStore:
     """The page tensors; page 0 is the dummy that inert rows write to.
 
-    keys, values: one [num_pages, PAGE_SIZE, num_kv_heads, head_dim] tensor per attention layer
-    planes:       name -> [num_pages, PAGE_SIZE, *shape], or [num_pages, *shape] of those with one entry a page
+    keys, values: one [num_pages, PAGE_TOKENS, num_kv_heads, head_dim] tensor per attention layer
+    planes:       name -> [num_pages, PAGE_TOKENS, *shape], or [num_pages, *shape] of those with one entry a page
     """
 
     def __init__(
@@ -32,12 +32,12 @@ class PageStore:
         device: torch.device,
         planes: Sequence[PlaneSpec] = (),
     ) -> None:
-        shape = (num_pages, PAGE_SIZE, num_kv_heads, head_dim)
+        shape = (num_pages, PAGE_TOKENS, num_kv_heads, head_dim)
         self.num_pages = num_pages
         self.keys = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(num_layers)]
         self.values = [torch.zeros(shape, dtype=dtype, device=device) for _ in range(num_layers)]
         self.planes = {
-            plane.name: torch.zeros((num_pages, *plane.page_shape(PAGE_SIZE)), dtype=plane.dtype, device=device)
+            plane.name: torch.zeros((num_pages, *plane.page_shape(PAGE_TOKENS)), dtype=plane.dtype, device=device)
             for plane in planes
         }
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 import torch
 
-from paceline_runtime.batch import PAGE_SIZE, Chunk, ForwardBatch, StateBatch
+from paceline_compat.memory import PAGE_TOKENS
+from paceline_runtime.batch import Chunk, ForwardBatch, StateBatch
 from paceline_runtime.engine.rows import Rows
 from paceline_runtime.engine.sampling import RowParams, adjust_logits, distribution, row_params
 from paceline_runtime.engine.transfer import HostCopy, Uploads, upload
@@ -137,7 +138,7 @@ class Executor:
         state = None
         if self.memory.states is not None:
             replay = self.rows.replay[rows]
-            crossed = lengths - lengths % PAGE_SIZE - (lengths - replay)
+            crossed = lengths - lengths % PAGE_TOKENS - (lengths - replay)
             slots = self._uploads.ints("slots", [row.state_slot for row in planned])
             targets = self._uploads.ints("targets", [row.snapshot_slot for row in planned])
             state = StateBatch(slots, replay, crossed.clamp(min=0), targets, rows)
@@ -202,7 +203,7 @@ class Executor:
         return ForwardBatch(
             ids=self.rows.history[rows[owner], where],
             positions=where,
-            slots=table[owner, where // PAGE_SIZE] * PAGE_SIZE + where % PAGE_SIZE,
+            slots=table[owner, where // PAGE_TOKENS] * PAGE_TOKENS + where % PAGE_TOKENS,
             active=torch.ones_like(where, dtype=torch.bool),
             rows=rows,
             page_table=table,
@@ -253,8 +254,8 @@ class Executor:
 
 def _cache_slots(table: torch.Tensor, positions: torch.Tensor, active: torch.Tensor) -> torch.Tensor:
     """Cache slot of each row [B, W]; inert rows go to the dummy page, each column to a place of its own."""
-    pages = table.gather(1, (positions // PAGE_SIZE).clamp(max=table.shape[1] - 1))
-    return torch.where(active, pages * PAGE_SIZE, 0) + positions % PAGE_SIZE
+    pages = table.gather(1, (positions // PAGE_TOKENS).clamp(max=table.shape[1] - 1))
+    return torch.where(active, pages * PAGE_TOKENS, 0) + positions % PAGE_TOKENS
 
 
 def _row_results(results: Results, count: int) -> tuple[RowResult, ...]:

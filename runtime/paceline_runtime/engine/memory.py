@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from paceline_runtime.batch import PAGE_SIZE
+from paceline_compat.memory import PAGE_TOKENS, SLOTS_PER_REQUEST, history_bytes, pages_for
 from paceline_runtime.config import EngineConfig
 from paceline_runtime.engine.host_memory import host_free_bytes
 from paceline_runtime.models.base import TargetMemory, TargetModel
@@ -36,7 +36,7 @@ class MemoryPlan:
         """The plan for people, one part a line."""
         rows = (*self.parts, ("together", self.total_bytes))
         lines = [f"{name:<28} {size / 2**20:>12,.1f} MiB" for name, size in rows if size]
-        head = f"context of {self.max_model_len} tokens, {self.num_pages - 1} pages of {PAGE_SIZE} tokens"
+        head = f"context of {self.max_model_len} tokens, {self.num_pages - 1} pages of {PAGE_TOKENS} tokens"
         return "\n".join([head, *lines])
 
 
@@ -57,7 +57,7 @@ def plan_memory(
     wanted = 1 + 2 * config.max_running_req * pages_for(longest)
     num_pages = config.num_pages + 1 if config.num_pages is not None else min(wanted, affordable)
     if config.max_model_len is None:
-        longest = min(longest, (num_pages - 1) * PAGE_SIZE)
+        longest = min(longest, (num_pages - 1) * PAGE_TOKENS)
     least = 1 + pages_for(longest)
     if num_pages < max(least, 2):
         missing = (least - num_pages) * page_bytes
@@ -80,16 +80,16 @@ def _fixed_parts(
         ("draft weights and rings", proposer.memory_bytes(config.max_running_req + 1) if proposer else 0),
         ("recurrent states", slots * target.shape.state_bytes_per_slot),
         ("journals", (config.max_running_req + 1) * (1 + num_steps) * target.shape.journal_row_bytes),
-        ("token history", (config.max_running_req + 1) * (max_model_len + 4 + num_steps) * 8),
+        ("token history", history_bytes(config.max_running_req, max_model_len, num_steps)),
         ("step temporaries", _temporary_bytes(config, target, num_steps, max_model_len)),
     )
 
 
 def _num_state_slots(config: EngineConfig, target: TargetModel) -> int:
-    """The dummy, and per running request a live state, the next snapshot and three kept ones."""
+    """The dummy, and per running request a live state and its snapshots."""
     if not target.shape.state_bytes_per_slot:
         return 0
-    return config.num_state_slots + 1 if config.num_state_slots is not None else 1 + config.max_running_req * 5
+    return config.num_state_slots + 1 if config.num_state_slots is not None else 1 + config.max_running_req * SLOTS_PER_REQUEST
 
 
 def bytes_per_page(target: TargetModel, proposer: Proposer | None) -> int:
@@ -97,12 +97,7 @@ def bytes_per_page(target: TargetModel, proposer: Proposer | None) -> int:
     shape = target.shape
     kv_bytes = 2 * len(shape.attention_layers) * shape.num_kv_heads * shape.head_dim * target.dtype.itemsize
     planes = proposer.planes if proposer else ()
-    return kv_bytes * PAGE_SIZE + sum(math.prod(plane.page_shape(PAGE_SIZE)) * plane.dtype.itemsize for plane in planes)
-
-
-def pages_for(num_tokens: int) -> int:
-    """Pages that hold `num_tokens`."""
-    return -(-num_tokens // PAGE_SIZE)
+    return kv_bytes * PAGE_TOKENS + sum(math.prod(plane.page_shape(PAGE_TOKENS)) * plane.dtype.itemsize for plane in planes)
 
 
 def _temporary_bytes(config: EngineConfig, target: TargetModel, num_steps: int, max_model_len: int) -> int:

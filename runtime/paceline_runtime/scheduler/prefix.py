@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import count
 
+from paceline_compat.memory import PAGE_TOKENS
 from paceline_runtime.scheduler.pages import PagePool
 from paceline_runtime.scheduler.slots import SlotPool
 
-PAGE_SIZE = 64
 _HASH_BYTES = 16
 _PAGES_PER_UNIT_OF_COST = 2
 """Pages of context that add a first page's cost once more: attention grows with them, and so does the wait for a lost tail."""
@@ -68,8 +68,8 @@ class PrefixCache:
         """The longest chain of published pages that `ids` begins with, at most `max_pages` of them. Changes nothing."""
         chain: list[Node] = []
         name = root
-        for index in range(min(max_pages, len(ids) // PAGE_SIZE)):
-            page_ids = tuple(ids[index * PAGE_SIZE : (index + 1) * PAGE_SIZE])
+        for index in range(min(max_pages, len(ids) // PAGE_TOKENS)):
+            page_ids = tuple(ids[index * PAGE_TOKENS : (index + 1) * PAGE_TOKENS])
             name = _chain(name, page_ids)
             node = self._nodes.get(name)
             if node is None or node.ids != page_ids:
@@ -99,7 +99,7 @@ class PrefixCache:
         Returns the node of that name, whose page is another one when the same tokens were published before; None on a hash
         collision, after which the caller publishes nothing more of that request.
         """
-        assert len(page_ids) == PAGE_SIZE, "only full pages are published"
+        assert len(page_ids) == PAGE_TOKENS, "only full pages are published"
         name = _chain(parent.name if parent else root, page_ids)
         node = self._nodes.get(name)
         if node is None:

@@ -11,9 +11,10 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from paceline_compat.memory import PAGE_TOKENS, pages_for
 from paceline_runtime.scheduler.ends import Cut, Decode, cut_run, stop_tail_tokens
 from paceline_runtime.scheduler.pages import PagePool
-from paceline_runtime.scheduler.prefix import PAGE_SIZE, Node, PrefixCache
+from paceline_runtime.scheduler.prefix import Node, PrefixCache
 from paceline_runtime.scheduler.request import (
     DecodeRow,
     Phase,
@@ -92,7 +93,7 @@ class Scheduler:
         needed, have = self._pages_at_most(total), self.config.num_pages - 1
         if needed > have:
             return (
-                f"{total} tokens need {needed} pages of {PAGE_SIZE} tokens, but the cache has {have}; "
+                f"{total} tokens need {needed} pages of {PAGE_TOKENS} tokens, but the cache has {have}; "
                 "ask for fewer tokens, or start the server with more memory for the cache (--memory-ratio, --num-pages)"
             )
         return None
@@ -189,7 +190,7 @@ class Scheduler:
 
     def _start(self, request: Request) -> Start | None:
         """Give a waiting request a row and its cached prefix; None while its whole prompt would not fit beside the others."""
-        max_hit = (len(request.tokens) - 1) // PAGE_SIZE if self.config.use_prefix_cache else 0
+        max_hit = (len(request.tokens) - 1) // PAGE_TOKENS if self.config.use_prefix_cache else 0
         matched = self.prefix.match(request.root, request.tokens, max_hit)
         hit = self.snapshots.cut_hit(matched)
         if not self._fits(request, hit):
@@ -197,7 +198,7 @@ class Scheduler:
         self.prefix.acquire(hit)
         request.nodes, request.pages = list(hit), [node.page for node in hit]
         request.row = self.rows.take()
-        request.num_computed = len(hit) * PAGE_SIZE
+        request.num_computed = len(hit) * PAGE_TOKENS
         request.phase = Phase.PREFILL if request.num_computed < request.num_to_prefill else Phase.DECODE
         if request.num_cached is None:
             request.num_cached = request.num_computed
@@ -210,18 +211,16 @@ class Scheduler:
         """Whether the whole prompt and a first step fit beside what running prompts still need; else it would be preempted."""
         available = self.pages.num_free + self.prefix.num_unused - sum(not node.num_refs for node in hit)
         promised = sum(
-            max(0, _pages_for(other.num_to_prefill) - len(other.pages))
-            for other in self.running
-            if other.phase is Phase.PREFILL
+            max(0, pages_for(other.num_to_prefill) - len(other.pages)) for other in self.running if other.phase is Phase.PREFILL
         )
-        needed = _pages_for(min(request.num_to_prefill + 1 + self.config.num_steps, self.config.max_model_len))
+        needed = pages_for(min(request.num_to_prefill + 1 + self.config.num_steps, self.config.max_model_len))
         return needed - len(hit) + promised <= available
 
     def _next_chunk(self, request: Request, budget: int) -> PrefillRow | None:
         start, total = request.num_computed, request.num_to_prefill
         end = min(total, start + budget, self._affordable_end(request))
         if end < total:
-            end -= end % PAGE_SIZE  # on the grid of snapshots and of the chunked recurrence
+            end -= end % PAGE_TOKENS  # on the grid of snapshots and of the chunked recurrence
         if end <= start or not self._reserve(request, end):
             return None
         return PrefillRow(
@@ -246,7 +245,7 @@ class Scheduler:
     def _pages_at_most(self, total_tokens: int) -> int:
         """Pages a request of `total_tokens` may hold at once, with what its steps in flight could write."""
         ahead = self.config.max_steps_in_flight * (1 + self.config.num_steps)
-        return _pages_for(min(total_tokens + ahead, self.config.max_model_len))
+        return pages_for(min(total_tokens + ahead, self.config.max_model_len))
 
     def _decode_upper(self, request: Request) -> int:
         """Tokens that may be in the cache once the next decode step has run."""
@@ -254,11 +253,11 @@ class Scheduler:
         return min(request.num_computed + ahead, self.config.max_model_len)
 
     def _affordable_end(self, request: Request) -> int:
-        return (len(request.pages) + self.pages.num_free + self.prefix.num_unused) * PAGE_SIZE
+        return (len(request.pages) + self.pages.num_free + self.prefix.num_unused) * PAGE_TOKENS
 
     def _reserve(self, request: Request, num_tokens: int) -> bool:
         """Make the request's pages hold `num_tokens`, evicting what nobody uses; False (nothing taken) when impossible."""
-        missing = _pages_for(num_tokens) - len(request.pages)
+        missing = pages_for(num_tokens) - len(request.pages)
         if missing > self.pages.num_free:
             self.prefix.evict(missing - self.pages.num_free)
         if missing > self.pages.num_free:
@@ -338,9 +337,9 @@ class Scheduler:
         """Name the full pages among the first `num_tokens` committed tokens."""
         if not self.config.use_prefix_cache:
             return
-        while request.can_publish and (len(request.nodes) + 1) * PAGE_SIZE <= num_tokens:
+        while request.can_publish and (len(request.nodes) + 1) * PAGE_TOKENS <= num_tokens:
             index = len(request.nodes)
-            ids = tuple(request.tokens[index * PAGE_SIZE : (index + 1) * PAGE_SIZE])
+            ids = tuple(request.tokens[index * PAGE_TOKENS : (index + 1) * PAGE_TOKENS])
             parent = request.nodes[-1] if request.nodes else None
             node = self.prefix.publish(request.root, parent, ids, request.pages[index])
             if node is None:
@@ -361,7 +360,3 @@ class Scheduler:
     def _private_pages(self, request: Request) -> list[int]:
         cached = {node.page for node in request.nodes}
         return [page for page in request.pages if page not in cached]
-
-
-def _pages_for(num_tokens: int) -> int:
-    return -(-num_tokens // PAGE_SIZE)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline_runtime.scheduler.prefix import PAGE_SIZE, Node, PrefixCache
+from paceline_compat.memory import PAGE_TOKENS
+from paceline_runtime.scheduler.prefix import Node, PrefixCache
 from paceline_runtime.scheduler.request import Flush, PendingSnapshot, Request
 from paceline_runtime.scheduler.slots import SlotPool
 
@@ -51,7 +52,7 @@ class Snapshots:
         if not self._enabled:
             return 0
         restore = hit[-1].snapshot if hit else 0
-        request.branch_boundary = num_matched * PAGE_SIZE if num_matched > len(hit) else 0
+        request.branch_boundary = num_matched * PAGE_TOKENS if num_matched > len(hit) else 0
         request.state_slot = self._prefix.take_snapshot_slot()
         assert request.state_slot, "can_start said that a slot can be had"
         return restore
@@ -62,7 +63,7 @@ class Snapshots:
             return ()
         history_end = request.num_prompt - request.num_generation_prompt
         ends = (min(history_end, request.num_to_prefill), request.num_to_prefill, request.branch_boundary)
-        wanted = sorted({tokens - tokens % PAGE_SIZE for tokens in ends})
+        wanted = sorted({tokens - tokens % PAGE_TOKENS for tokens in ends})
         for boundary in wanted:
             if start < boundary <= end and (slot := self._prefix.take_snapshot_slot()):
                 request.chunk_snapshots.append((boundary, slot))
@@ -92,14 +93,14 @@ class Snapshots:
         if not self._enabled:
             return
         self._settle(request)
-        boundary = (before + num_rows) - (before + num_rows) % PAGE_SIZE
+        boundary = (before + num_rows) - (before + num_rows) % PAGE_TOKENS
         if boundary > before and request.snapshot_target:
             launched = request.num_in_flight > 0
             request.pending_snapshot = PendingSnapshot(boundary, request.snapshot_target, boundary - before, launched)
             request.snapshot_target = 0
         if is_over and request.pending_snapshot is not None:
             pending = request.pending_snapshot
-            if not pending.is_launched and len(request.nodes) * PAGE_SIZE >= pending.boundary:
+            if not pending.is_launched and len(request.nodes) * PAGE_TOKENS >= pending.boundary:
                 self._flushes.append(Flush(request.row, request.state_slot, num_rows, pending.num_rows, pending.slot))
             self._settle(request)
 
@@ -137,7 +138,7 @@ class Snapshots:
                 request.kept_snapshots.append(node)
 
     def _attach(self, request: Request, boundary: int, slot: int) -> Node | None:
-        index = boundary // PAGE_SIZE - 1
+        index = boundary // PAGE_TOKENS - 1
         if index < len(request.nodes) and self._prefix.attach_snapshot(request.nodes[index], slot):
             return request.nodes[index]
         self._slots.give_back(slot)

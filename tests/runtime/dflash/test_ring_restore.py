@@ -6,8 +6,8 @@ import pytest
 import torch
 from dflash_pairs import Harness, TableTarget, draft_content, oracle_draft, our_draft
 
+from paceline_compat.memory import PAGE_TOKENS
 from paceline_kernels.context_rows import TILE_ROWS, ContextProjection, context_keys_values
-from paceline_runtime.batch import PAGE_SIZE
 from paceline_runtime.speculative.dflash.proposer import CONTEXT_PLANE
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16]
@@ -53,7 +53,7 @@ def test_prompt_that_parts_inside_a_page_restores_what_it_shares(harness: Harnes
     prompt = features(215, harness)
     harness.prefill(1, range(1, 5), 0, prompt)
 
-    harness.proposer.on_restore(2, torch.tensor([1, 2, 5, 6]), 2 * PAGE_SIZE)
+    harness.proposer.on_restore(2, torch.tensor([1, 2, 5, 6]), 2 * PAGE_TOKENS)
     harness.prefill(2, [1, 2, 5, 6], 128, torch.cat((prompt[128:150], features(42, harness))))
     harness.prefill(2, [1, 2, 5, 6], 192, features(23, harness))
     harness.proposer.on_restore(3, torch.tensor([1, 2, 5, 6]), 215)

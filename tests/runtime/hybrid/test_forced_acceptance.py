@@ -11,7 +11,7 @@ import torch
 from gdn_recurrence import relative_rms
 from hybrid_models import IDS, HybridRunner
 
-from paceline_runtime.batch import PAGE_SIZE
+from paceline_compat.memory import PAGE_TOKENS
 
 pytestmark = pytest.mark.usefixtures("no_grad")
 EXACT = 1e-12
@@ -83,7 +83,7 @@ def test_every_accept_length_at_every_step(hybrid, by_step, width):
     for step in range(4 * width):
         due = {}
         for request in range(3):
-            inside = lengths[request] - lengths[request] % PAGE_SIZE - (lengths[request] - kept[request])
+            inside = lengths[request] - lengths[request] % PAGE_TOKENS - (lengths[request] - kept[request])
             if kept[request] and 0 < inside <= kept[request]:
                 due[request] = (inside, runner.snapshot_slot(request))
         starts = list(lengths)
@@ -91,7 +91,7 @@ def test_every_accept_length_at_every_step(hybrid, by_step, width):
         rows = [(request, start, block(start, width, kept[request])) for request, start in enumerate(starts)]
         out = runner.verify(*rows, snapshots=due).view(3, width, -1)
         for request, (_, slot) in due.items():
-            boundary = starts[request] - starts[request] % PAGE_SIZE
+            boundary = starts[request] - starts[request] % PAGE_TOKENS
             assert_equal_states(runner.state_of(slot), states[boundary])
             snapshots += 1
         for request in range(3):
@@ -132,12 +132,12 @@ def test_a_flush_writes_the_state_and_the_snapshot_inside_the_run(hybrid, by_ste
     runner.prefill((0, 0, IDS[:PROMPT]))
     runner.verify((0, PROMPT, block(PROMPT, 8, kept)))
     runner.keep(0, kept)
-    inside = PAGE_SIZE - PROMPT if kept >= PAGE_SIZE - PROMPT else 0
+    inside = PAGE_TOKENS - PROMPT if kept >= PAGE_TOKENS - PROMPT else 0
     slot = runner.snapshot_slot(0)
     runner.flush(0, inside, slot)
     assert_equal_states(runner.state_of(1), states[PROMPT + kept])
     if inside:
-        assert_equal_states(runner.state_of(slot), states[PAGE_SIZE])
+        assert_equal_states(runner.state_of(slot), states[PAGE_TOKENS])
     else:
         assert all(not part.any() for part in runner.state_of(slot)), "a snapshot that was not due was written"
 

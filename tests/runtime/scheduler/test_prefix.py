@@ -4,8 +4,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from paceline_compat.memory import PAGE_TOKENS
 from paceline_runtime.scheduler.pages import PagePool
-from paceline_runtime.scheduler.prefix import PAGE_SIZE, PrefixCache
+from paceline_runtime.scheduler.prefix import PrefixCache
 from paceline_runtime.scheduler.slots import SlotPool
 
 NUM_PAGES = 24
@@ -15,7 +16,7 @@ ROOT = PrefixCache.root_name("")
 
 def _ids(words):
     """A page of ids per letter, so that texts share prefixes often."""
-    return [word for word in words for _ in range(PAGE_SIZE)]
+    return [word for word in words for _ in range(PAGE_TOKENS)]
 
 
 class CacheMachine(RuleBasedStateMachine):
@@ -39,7 +40,7 @@ class CacheMachine(RuleBasedStateMachine):
             if not self.pages.num_free and not self.cache.evict(1):
                 break
             (page,) = self.pages.take(1)
-            node = self.cache.publish(ROOT, nodes[-1] if nodes else None, (word,) * PAGE_SIZE, page)
+            node = self.cache.publish(ROOT, nodes[-1] if nodes else None, (word,) * PAGE_TOKENS, page)
             assert node is not None
             if node.page != page:
                 private.append(page)
@@ -94,7 +95,7 @@ def _publish(cache, pages, words):
         if not pages.num_free:
             cache.evict(1)
         (page,) = pages.take(1)
-        node = cache.publish(ROOT, nodes[-1] if nodes else None, (word,) * PAGE_SIZE, page)
+        node = cache.publish(ROOT, nodes[-1] if nodes else None, (word,) * PAGE_TOKENS, page)
         if node.page != page:
             pages.give_back([page])
         nodes.append(node)
@@ -131,7 +132,7 @@ def test_equal_names_of_different_tokens_are_a_miss(monkeypatch):
     monkeypatch.setattr("paceline_runtime.scheduler.prefix._chain", lambda parent, ids: b"same")
     pages = PagePool(4)
     cache = PrefixCache(pages, SlotPool(1))
-    cache.publish(ROOT, None, (1,) * PAGE_SIZE, pages.take(1)[0])
+    cache.publish(ROOT, None, (1,) * PAGE_TOKENS, pages.take(1)[0])
 
     assert [] == cache.match(ROOT, _ids([2]), 1)
-    assert cache.publish(ROOT, None, (2,) * PAGE_SIZE, pages.take(1)[0]) is None
+    assert cache.publish(ROOT, None, (2,) * PAGE_TOKENS, pages.take(1)[0]) is None

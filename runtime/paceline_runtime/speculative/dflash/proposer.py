@@ -40,7 +40,7 @@ class DFlashProposer:
 
     @property
     def plane(self) -> torch.Tensor:
-        """Context rows by page, [num_pages, PAGE_SIZE, H]."""
+        """Context rows by page, [num_pages, PAGE_TOKENS, H]."""
         assert self._plane is not None, "bind comes first"
         return self._plane
 

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import torch
 
+from paceline_compat.memory import PAGE_TOKENS, RING_SPARE_ROWS
 from paceline_kernels.context_rows import context_keys_values
-from paceline_runtime.batch import PAGE_SIZE
 from paceline_runtime.speculative.dflash.draft import Draft
-
-SPARE_ROWS = 64
 
 
 class ContextRings:
@@ -24,7 +22,7 @@ class ContextRings:
 
     def __init__(self, draft: Draft, num_rows: int) -> None:
         config = draft.config
-        self.size = config.sliding_window + SPARE_ROWS
+        self.size = config.sliding_window + RING_SPARE_ROWS
         shape = (config.num_layers, num_rows, self.size, config.num_kv_heads, config.head_dim)
         self.keys = torch.zeros(shape, dtype=draft.dtype, device=draft.weights.norm.device)
         self.values = torch.zeros_like(self.keys)
@@ -36,7 +34,7 @@ class ContextRings:
         """Bytes of one row's ring."""
         config = draft.config
         per_slot = 2 * config.num_layers * config.num_kv_heads * config.head_dim * draft.dtype.itemsize
-        return (config.sliding_window + SPARE_ROWS) * per_slot
+        return (config.sliding_window + RING_SPARE_ROWS) * per_slot
 
     def write(self, rows: torch.Tensor, positions: torch.Tensor, context: torch.Tensor) -> None:
         """Keep context rows [N, H] of positions int64 [N] in request rows int64 [N]; no (row, slot) twice but in row 0."""
@@ -46,13 +44,13 @@ class ContextRings:
         self.values[:, rows, slots] = values.transpose(0, 1)
 
     def restore(self, row: int, plane: torch.Tensor, pages: torch.Tensor, num_tokens: int) -> None:
-        """Rebuild a ring from the context rows that its window can reach: plane [num_pages, PAGE_SIZE, H], pages int64 [P].
+        """Rebuild a ring from the context rows that its window can reach: plane [num_pages, PAGE_TOKENS, H], pages int64 [P].
 
         At most window - 1 rows for one request at a time, which is also what a prefill chunk writes at most.
         """
         positions = torch.arange(max(0, num_tokens - self.reach), num_tokens, device=pages.device)
         if len(positions):
-            context = plane[pages[positions // PAGE_SIZE], positions % PAGE_SIZE]
+            context = plane[pages[positions // PAGE_TOKENS], positions % PAGE_TOKENS]
             self.write(torch.full_like(positions, row), positions, context)
 
     def memory_bytes(self) -> int:

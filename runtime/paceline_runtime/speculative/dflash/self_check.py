@@ -13,9 +13,10 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional
 
+from paceline_compat.memory import PAGE_TOKENS
 from paceline_kernels.rms_norm import rms_norm
 from paceline_kernels.rotary import apply_rotary, rotary_table
-from paceline_runtime.batch import PAGE_SIZE, Chunk, ForwardBatch
+from paceline_runtime.batch import Chunk, ForwardBatch
 from paceline_runtime.models.base import TargetModel
 from paceline_runtime.speculative.dflash.draft import Candidates, Draft
 from paceline_runtime.speculative.dflash.ops import REFERENCE
@@ -82,15 +83,15 @@ def _known_features(draft: Draft, target: TargetModel) -> torch.Tensor:
 def _served_rings(proposer: DFlashProposer, features: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Rings of two rows; row 1 was rebuilt from the pages of a prefilled prompt."""
     device, (spec,) = features.device, proposer.planes
-    pages = torch.arange(1, 2 + NUM_TOKENS // PAGE_SIZE, device=device)
-    plane = torch.zeros((1 + len(pages), PAGE_SIZE, *spec.shape), dtype=spec.dtype, device=device)
+    pages = torch.arange(1, 2 + NUM_TOKENS // PAGE_TOKENS, device=device)
+    plane = torch.zeros((1 + len(pages), PAGE_TOKENS, *spec.shape), dtype=spec.dtype, device=device)
     proposer.bind({CONTEXT_PLANE: plane}, 2)
     positions = torch.arange(NUM_TOKENS, device=device)
     one = torch.ones(1, dtype=torch.int64, device=device)
     batch = ForwardBatch(
         ids=torch.zeros_like(positions),
         positions=positions,
-        slots=pages[positions // PAGE_SIZE] * PAGE_SIZE + positions % PAGE_SIZE,
+        slots=pages[positions // PAGE_TOKENS] * PAGE_TOKENS + positions % PAGE_TOKENS,
         active=torch.ones_like(positions, dtype=torch.bool),
         rows=one - 1,
         page_table=pages[None],

@@ -20,7 +20,7 @@ LAYER = "mtp.layers.0"
 
 @dataclass(frozen=True)
 class MtpPlanes:
-    """Pages of the head: keys, values [num_pages, PAGE_SIZE, Hkv, D], and the hidden row at each page's end [num_pages, H]."""
+    """Pages of the head: keys, values [num_pages, PAGE_TOKENS, Hkv, D], the hidden row at each page's end [num_pages, H]."""
 
     keys: torch.Tensor
     values: torch.Tensor

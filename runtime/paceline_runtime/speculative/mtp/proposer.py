@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import torch
 
+from paceline_compat.memory import PAGE_TOKENS
 from paceline_kernels.counter_random import PROPOSAL, gumbel
 from paceline_kernels.paged_attention.reference import VerifyContext, verify_context
-from paceline_runtime.batch import PAGE_SIZE, ForwardBatch
+from paceline_runtime.batch import ForwardBatch
 from paceline_runtime.speculative.base import DraftInputs, FeatureSink, PlaneSpec, Proposal
 from paceline_runtime.speculative.mtp.head import MtpHead, MtpPlanes, Seen
 
@@ -75,8 +76,8 @@ class MtpProposer:
         """Write the pairs that the rows complete, and keep the hidden rows that the next pairs need."""
         previous = self._previous(batch, hidden)
         self.head.write(batch.ids, previous, batch.slots, (batch.positions - 1).clamp(min=0), self.pages)
-        at_end = batch.active & (batch.slots % PAGE_SIZE == PAGE_SIZE - 1)
-        self.pages.page_ends[torch.where(at_end, batch.slots // PAGE_SIZE, 0)] = hidden
+        at_end = batch.active & (batch.slots % PAGE_TOKENS == PAGE_TOKENS - 1)
+        self.pages.page_ends[torch.where(at_end, batch.slots // PAGE_TOKENS, 0)] = hidden
         if batch.width:
             self._hidden[batch.rows, : batch.width] = hidden.view(-1, batch.width, hidden.shape[-1])
             self._first[batch.rows] = batch.lengths
@@ -89,8 +90,8 @@ class MtpProposer:
     def on_restore(self, row: int, pages: torch.Tensor, num_tokens: int) -> None:
         """Go on from the hidden row at the end of the cached prefix; a row of zeros stands before the first token."""
         if num_tokens:
-            assert num_tokens % PAGE_SIZE == 0, f"a hit of {num_tokens} tokens ends inside a page"
-            last = pages[num_tokens // PAGE_SIZE - 1 : num_tokens // PAGE_SIZE]
+            assert num_tokens % PAGE_TOKENS == 0, f"a hit of {num_tokens} tokens ends inside a page"
+            last = pages[num_tokens // PAGE_TOKENS - 1 : num_tokens // PAGE_TOKENS]
             self._hidden[row, :1] = self.pages.page_ends.index_select(0, last)
         else:
             self._hidden[row, 0] = 0.0
@@ -144,13 +145,13 @@ def _seen_context(page_table: torch.Tensor, lengths: torch.Tensor, dtype: torch.
 
     Always the reference's context: the paged attention kernel has no way to leave out a key.
     """
-    context = verify_context(page_table, lengths, 1, PAGE_SIZE, dtype)
+    context = verify_context(page_table, lengths, 1, PAGE_TOKENS, dtype)
     context.bias[..., 0].masked_fill_((lengths > 0)[:, None, None], -torch.inf)
     return context
 
 
 def _cache_slots(page_table: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
     """Cache slots int64 [B] of positions [B]; what stands past a request's pages goes to the dummy page."""
-    index = positions // PAGE_SIZE
+    index = positions // PAGE_TOKENS
     pages = page_table.gather(1, index.clamp(max=page_table.shape[1] - 1)[:, None])[:, 0]
-    return torch.where(index < page_table.shape[1], pages, 0) * PAGE_SIZE + positions % PAGE_SIZE
+    return torch.where(index < page_table.shape[1], pages, 0) * PAGE_TOKENS + positions % PAGE_TOKENS
