@@ -9,13 +9,12 @@ from paceline_operator import names
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind: `plural` as in the URL; `is_optional` where a cluster may not know it; `is_child` if we apply it."""
+    """One kind: `plural` as in the URL; `is_optional` where a cluster may not know it."""
 
     api_version: str
     kind: str
     plural: str
     is_optional: bool = False
-    is_child: bool = True
 
     @property
     def group(self) -> str:
@@ -26,9 +25,9 @@ class Kind:
         return self.api_version.rpartition("/")[2]
 
 
-MODEL = Kind(names.API_VERSION, names.KIND, names.PLURAL, is_child=False)
-POD = Kind("v1", "Pod", "pods", is_child=False)
-EVENT = Kind("v1", "Event", "events", is_child=False)
+MODEL = Kind(names.API_VERSION, names.KIND, names.PLURAL)
+POD = Kind("v1", "Pod", "pods")
+EVENT = Kind("v1", "Event", "events")
 JOB = Kind("batch/v1", "Job", "jobs")
 CHILDREN = (
     JOB,

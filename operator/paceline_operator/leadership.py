@@ -14,8 +14,8 @@ from paceline_operator.config import OperatorConfig
 from paceline_operator.errors import ApiError, GoneError
 from paceline_operator.kinds import Kind
 
-CLUSTER_PEERING = Kind("kopf.dev/v1", "ClusterKopfPeering", "clusterkopfpeerings", is_child=False)
-NAMESPACED_PEERING = Kind("kopf.dev/v1", "KopfPeering", "kopfpeerings", is_child=False)
+CLUSTER_PEERING = Kind("kopf.dev/v1", "ClusterKopfPeering", "clusterkopfpeerings")
+NAMESPACED_PEERING = Kind("kopf.dev/v1", "KopfPeering", "kopfpeerings")
 
 
 def peering_kind(config: OperatorConfig) -> Kind:

@@ -146,7 +146,8 @@ def installed(
         yield
     finally:
         cluster.helm("uninstall", "paceline", *place)
-        cluster.kubectl("delete", "namespace", release_namespace, "--wait=false")
+        # The next module installs into a namespace of the same name.
+        cluster.kubectl("delete", "namespace", release_namespace, "--timeout=90s")
 
 
 @contextmanager

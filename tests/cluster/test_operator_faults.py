@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 import trustme
-from operator_scene import OPERATOR, Scene, installed, models_namespace
+from operator_scene import CHART, OPERATOR, Scene, installed, models_namespace
 from processcluster import Cluster, ClusterError
 
 BAD = {"target": {"uri": "pvc://models"}, "scheduling": {"spread": [{"topologyKey": "paceline.dev/model"}]}}
@@ -97,6 +97,8 @@ def test_operator_killed_at_every_step_of_a_rollout(scene: Scene):
     scene.cluster.wait_for(lambda: _uid(scene, "deployment", "killed"), "the Deployment", 60)
     scene.kill_operators()
     scene.until_settled("killed")
+    # Edits of the resource need a webhook; that they wait for one is a test of its own.
+    scene.until_operator_ready()
     scene.kubectl("patch", "specm", "killed", "--type=merge", "-p", '{"spec": {"speculation": {"numSteps": 5}}}')
     scene.kill_operators()
     scene.cluster.wait_for(lambda: "5" in _arguments(scene, "killed"), "the new template", 60)
@@ -166,9 +168,7 @@ def test_certificate_rotated_while_running(scene: Scene):
     authority = trustme.CA()
     leaf = authority.issue_cert(f"{OPERATOR}.{scene.release_namespace}.svc")
     new = authority.cert_pem.bytes()
-    secret = scene.cluster.api.get(f"/api/v1/namespaces/{scene.release_namespace}/secrets/paceline-webhook")
-    assert secret
-    _trust(scene, base64.b64decode(secret["data"]["ca.crt"]) + new)
+    _trust(scene, base64.b64decode(_secret(scene)["ca.crt"]) + new)
     chain = b"".join(blob.bytes() for blob in leaf.cert_chain_pems)
     data = {"ca.crt": new, "tls.crt": chain, "tls.key": leaf.private_key_pem.bytes()}
     patch = {"data": {name: base64.b64encode(value).decode() for name, value in data.items()}}
@@ -182,6 +182,21 @@ def test_certificate_rotated_while_running(scene: Scene):
         scene.apply("bad", **BAD)
 
 
+def test_an_upgrade_keeps_the_certificate_and_restarts_no_model(scene: Scene, served: str):
+    """Other default images and another log level: new operator pods, the same Secret, the same model pods."""
+    before, pods = _secret(scene), _model_pods(scene, served)
+    old = {pod["metadata"]["uid"] for pod in scene.operator_pods()}
+    settings = ("--reuse-values", "--set", "operator.logLevel=DEBUG,runtime.image.tag=next", "--wait", "--timeout=90s")
+    scene.cluster.helm("upgrade", "paceline", str(CHART), "--namespace", scene.release_namespace, *settings)
+    scene.until_operator_ready()
+    scene.kubectl("patch", "specm", served, "--type=merge", "-p", '{"spec": {"disruption": {"maxUnavailable": 0}}}')
+    scene.cluster.wait_for(lambda: scene.get("pdb", served)["spec"]["maxUnavailable"] == 0, "the new operator works")
+
+    assert not old & {pod["metadata"]["uid"] for pod in scene.operator_pods()}
+    assert _secret(scene) == before
+    assert _model_pods(scene, served) == pods
+
+
 def test_api_server_restarted(scene: Scene, served: str):
     """What was asked for afterwards is done, what was there stays."""
     uid = _uid(scene, "deployment", served)
@@ -191,6 +206,19 @@ def test_api_server_restarted(scene: Scene, served: str):
 
     assert scene.model(served)["status"]["readyReplicas"] == 2
     assert _uid(scene, "deployment", served) == uid
+
+
+def _secret(scene: Scene) -> dict[str, str]:
+    """Data of the webhook's Secret."""
+    found = scene.cluster.api.get(f"/api/v1/namespaces/{scene.release_namespace}/secrets/paceline-webhook")
+    assert found
+    return dict(found["data"])
+
+
+def _model_pods(scene: Scene, name: str) -> set[str]:
+    """Uids of the pods that serve a model."""
+    selector = f"paceline.dev/model={name},paceline.dev/component=server"
+    return set(scene.kubectl("get", "pods", "-l", selector, "-o", "jsonpath={.items[*].metadata.uid}").split())
 
 
 def _leading(scene: Scene) -> list[float]:
