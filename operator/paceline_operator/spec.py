@@ -219,8 +219,6 @@ def check(spec: ModelSpec) -> list[Problem]:
     problems = [problem for source in spec.sources for problem in source.problems()]
     if spec.speculation.algorithm in ALGORITHMS_WITH_DRAFT and spec.draft is None:
         problems.append(Problem("spec.draft", f"speculation.algorithm {spec.speculation.algorithm} needs draft.uri"))
-    if spec.speculation.adaptive is not None:
-        problems.append(Problem("spec.speculation.adaptive", "the runtime drafts at a fixed depth only: give numSteps"))
     claims = [claim["name"] for claim in spec.scheduling.resource_claims]
     if claims and spec.resources.gpu.count:
         problems.append(Problem("spec.resources.gpu.count", "must be 0 with scheduling.resourceClaims: else both ask for GPUs"))

@@ -1,11 +1,13 @@
 """Which children a model gets: golden documents, and the laws that they keep."""
 
+import ast
 from dataclasses import replace
 
 import operator_golden
 import pytest
 import yaml
 from operator_builders import CONFIG, HUB_PAIR, make_model, make_resource
+from source_tree import nodes
 
 from paceline_operator.desired import desired, inherit
 from paceline_operator.objects.common import stamped
@@ -101,6 +103,37 @@ def test_startup_budget_is_the_startup_probe():
 
     assert probe["periodSeconds"] * probe["failureThreshold"] == 600
     assert not [name for name in container if "Probe" in name and "initialDelaySeconds" in container[name]]
+
+
+@pytest.mark.parametrize(
+    "speculation, flags",
+    [
+        ({"algorithm": "off"}, ["--speculative-algorithm", "off"]),
+        ({"algorithm": "ngram", "numSteps": 3}, ["--speculative-algorithm", "ngram", "--speculative-num-steps", "3"]),
+        ({"algorithm": "mtp", "adaptive": {}}, ["--speculative-algorithm", "mtp", "--speculative-adaptive"]),
+        (
+            {"algorithm": "mtp", "adaptive": {"maxSteps": 5}},
+            ["--speculative-algorithm", "mtp", "--speculative-num-steps", "5", "--speculative-adaptive"],
+        ),
+    ],
+)
+def test_speculation_is_said_to_the_runtime(speculation, flags):
+    """Each choice in the runtime's own flags, and nothing that was not chosen."""
+    arguments = deployment_of(make_model(speculation=speculation))["spec"]["template"]["spec"]["containers"][0]["args"]
+
+    assert arguments[arguments.index("--speculative-algorithm") :] == flags
+
+
+def test_every_flag_is_one_of_the_runtimes():
+    """The operator says nothing that `paceline serve` and `paceline fetch` would not understand."""
+    known = {one.value for one in nodes("paceline_runtime") if isinstance(one, ast.Constant) and isinstance(one.value, str)}
+    children = [child for case in operator_golden.CASES for child in operator_golden.children(case)]
+    pods = [child["spec"]["template"]["spec"] for child in children if child["kind"] == "Deployment"]
+    containers = [one for pod in pods for one in (*pod["containers"], *pod.get("initContainers", ()))]
+    flags = {argument for one in containers for argument in one["args"] if argument.startswith("--")}
+
+    assert len(flags) > 8
+    assert flags - known == set()
 
 
 def test_secrets_appear_by_name_only():

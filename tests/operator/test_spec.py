@@ -44,7 +44,6 @@ def test_fields_of_a_newer_crd_are_no_reason_to_stop():
         ({"target": {"uri": "ftp://host/x"}}, "spec.target.uri: must start with one of hf://"),
         ({"target": {"uri": "pvc://claim/../x"}}, "spec.target.uri: must not contain '..'"),
         ({**CLAIM, "speculation": {"algorithm": "dflash"}}, "spec.draft: speculation.algorithm dflash needs draft.uri"),
-        ({**CLAIM, "speculation": {"algorithm": "ngram", "adaptive": {}}}, "spec.speculation.adaptive: the runtime"),
         (
             {**CLAIM, "scheduling": {"resourceClaims": [{"name": "gpu", "resourceClaimName": "x"}]}},
             "spec.resources.gpu.count: must be 0 with scheduling.resourceClaims",

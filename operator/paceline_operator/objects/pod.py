@@ -85,6 +85,8 @@ def arguments(model: Model) -> list[str]:
         line += ["--speculative-draft-model-path", spec.draft.path]
     if speculation.depth is not None:
         line += ["--speculative-num-steps", str(speculation.depth)]
+    if speculation.adaptive is not None:
+        line += ["--speculative-adaptive"]
     return [*line, *spec.runtime.args]
 
 
