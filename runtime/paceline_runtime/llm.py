@@ -15,6 +15,8 @@ from paceline_runtime.config import EngineConfig
 from paceline_runtime.engine.build import build_engine
 from paceline_runtime.messages import FinishReason, Rebuild, Submit, TokenLogprobs, Tokens
 from paceline_runtime.sampling import SamplingParams
+from paceline_runtime.text.detokenizer import Decode
+from paceline_runtime.text.stream import TextStream
 from paceline_runtime.text.tokenizer import Tokenizer, load_tokenizer
 
 Prompt = str | Sequence[int]
@@ -74,40 +76,44 @@ class LLM:
         params = [sampling_params] * len(prompts) if isinstance(sampling_params, SamplingParams) else list(sampling_params)
         if len(params) != len(prompts):
             raise ValueError(f"{len(prompts)} prompts, but {len(params)} sampling parameters")
-        answers = self._submit(prompts, params)
+        submits = [self._submit(prompt, one) for prompt, one in zip(prompts, params, strict=True)]
+        self._add(submits)
+        answers = {submit.request_id: Completion(Usage(prompt_tokens=len(submit.prompt_ids))) for submit in submits}
         while self.engine.has_work:
             for tokens in self.engine.step():
                 _extend(answers[tokens.request_id], tokens)
-        texts = any(isinstance(prompt, str) for prompt in prompts) or self._tokenizer is not None
-        for answer in answers.values():
-            answer.text = _text(self.tokenizer, answer) if texts else ""
+        if any(isinstance(prompt, str) for prompt in prompts) or self._tokenizer is not None:
+            for submit in submits:
+                answers[submit.request_id].text = _text(self.tokenizer.decode, submit, answers[submit.request_id])
         return list(answers.values())
 
     def rebuild_cache(self, **sizes: int) -> None:
-        """Resize the idle cache: `num_pages`, `num_state_slots` or `memory_bytes`. ValueError (nothing changed) if impossible."""
+        """Resize the idle cache: `num_pages`, `num_state_slots`, `memory_bytes`. ValueError (nothing changed) if impossible."""
         done = self.engine.rebuild(Rebuild(**sizes))
         if done.error is not None:
             raise ValueError(done.error)
 
-    def _submit(self, prompts: Sequence[Prompt], params: Sequence[SamplingParams]) -> dict[str, Completion]:
-        answers: dict[str, Completion] = {}
-        for index, (prompt, one) in enumerate(zip(prompts, params, strict=True)):
-            ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
-            self._num_requests += 1
-            request_id = f"offline-{self._num_requests}"
-            refused = self.engine.add(Submit(request_id=request_id, prompt_ids=ids, params=one))
+    def _submit(self, prompt: Prompt, params: SamplingParams) -> Submit:
+        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+        self._num_requests += 1
+        return Submit(request_id=f"offline-{self._num_requests}", prompt_ids=ids, params=params)
+
+    def _add(self, submits: Sequence[Submit]) -> None:
+        """Queue all requests or none."""
+        for index, submit in enumerate(submits):
+            refused = self.engine.add(submit)
             if refused is not None:
-                for other in answers:
-                    self.engine.abort(other)
+                for other in submits[:index]:
+                    self.engine.abort(other.request_id)
                 raise ValueError(f"prompt {index}: {refused.message}")
-            answers[request_id] = Completion(Usage(prompt_tokens=len(ids)))
-        return answers
 
 
-def _text(tokenizer: Tokenizer, answer: Completion) -> str:
-    """The answer's text, which ends before the stop string that ended it."""
-    text = tokenizer.decode(answer.token_ids)
-    return text.partition(answer.stop_text)[0] if answer.stop_text else text
+def _text(decode: Decode, submit: Submit, answer: Completion) -> str:
+    """The answer's text, which continues the prompt's and ends before what ended it: a stop string or a stop token."""
+    text = TextStream(decode, submit.prompt_ids, submit.params.stop)
+    ended_by_token = answer.finish_reason == "stop" and answer.stop_text is None
+    tokens = answer.token_ids[:-1] if ended_by_token else answer.token_ids
+    return "".join([*map(text.push, tokens), text.flush()])
 
 
 def _extend(answer: Completion, tokens: Tokens) -> None:

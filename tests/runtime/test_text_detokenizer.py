@@ -24,7 +24,7 @@ class MultiByteTokenizer:
 
 def stream(tokenizer: ByteTokenizer | MultiByteTokenizer, ids: list[int], prompt_ids: list[int] | None = None) -> list[str]:
     """The pieces of text, with what `flush` adds as the last."""
-    detokenizer = Detokenizer(tokenizer, prompt_ids or [])
+    detokenizer = Detokenizer(tokenizer.decode, prompt_ids or [])
     return [*(detokenizer.push(token) for token in ids), detokenizer.flush()]
 
 
@@ -80,6 +80,6 @@ class SpaceStrippingTokenizer:
 
 def test_an_answer_keeps_the_space_between_it_and_the_prompt() -> None:
     """With the prompt as context the decoder sees that the answer is not the beginning."""
-    detokenizer = Detokenizer(SpaceStrippingTokenizer(), [1, 2])
+    detokenizer = Detokenizer(SpaceStrippingTokenizer().decode, [1, 2])
 
     assert [detokenizer.push(3), detokenizer.push(4)] == [" w3", " w4"]

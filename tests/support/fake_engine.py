@@ -19,8 +19,7 @@ from byte_tokenizer import EOS, VOCAB_SIZE, ByteTokenizer
 
 from paceline_runtime.config import EngineConfig
 from paceline_runtime.messages import FinishReason, Rebuild, Rebuilt, Refused, Stats, Submit, TokenLogprobs, Tokens
-from paceline_runtime.text.detokenizer import Detokenizer
-from paceline_runtime.text.stops import StopScanner
+from paceline_runtime.text.stream import TextStream
 
 REPLY = "Grüße, 世界! 🙂 ok. "
 NUM_PAGES = 256
@@ -46,8 +45,7 @@ class Script:
 
     submit: Submit
     reply: bytes
-    detokenizer: Detokenizer
-    scanner: StopScanner
+    text: TextStream
     num_tokens: int = 0
     num_steps: int = 0
 
@@ -84,7 +82,7 @@ class FakeEngine:
             assert self.changed.wait_for(condition, timeout_s), f"running: {list(self.running)}, aborted: {len(self.aborted)}"
 
     def add(self, submit: Submit) -> Refused | None:
-        script = Script(submit, REPLY.encode(), Detokenizer(ByteTokenizer()), StopScanner(submit.params.stop))
+        script = Script(submit, REPLY.encode(), TextStream(ByteTokenizer().decode, submit.prompt_ids, submit.params.stop))
         if "too big for the cache" in script.prompt:
             text = "the request needs more pages than there are"
             return Refused(request_id=submit.request_id, code="context_length_exceeded", message=text, param="max_tokens")
@@ -135,7 +133,7 @@ class FakeEngine:
             request_id=script.submit.request_id,
             token_ids=tokens,
             finish_reason=reason,
-            stop_text=script.scanner.stop,
+            stop_text=script.text.stop,
             cached_tokens=len(script.submit.prompt_ids) // 64 * 64 if "cached" in script.prompt else 0,
             drafted=RUN - 1 if is_verify else 0,
             accepted=len(tokens) - 1 if is_verify else 0,
@@ -150,9 +148,9 @@ class FakeEngine:
 
     def _end(self, script: Script, token: int) -> FinishReason | None:
         params = script.submit.params
-        script.scanner.push(script.detokenizer.push(token))
+        script.text.push(token)
         limit = params.max_tokens or self.info.max_model_len - len(script.submit.prompt_ids)
-        if token == EOS or token in params.stop_token_ids or script.scanner.stop:
+        if token == EOS or token in params.stop_token_ids or script.text.stop:
             return "stop"
         return "length" if script.num_tokens >= limit else None
 

@@ -9,6 +9,7 @@ from enum import Enum
 from paceline_runtime.messages import Submit
 from paceline_runtime.sampling import SamplingParams
 from paceline_runtime.scheduler.prefix import Node
+from paceline_runtime.text.stream import TextStream
 
 
 class Phase(Enum):
@@ -36,7 +37,7 @@ class Request:
 
     `tokens` holds the prompt and every committed token; the last committed one is pending: its K/V do not exist yet.
     `num_computed` is the host's knowledge of how many tokens are in the cache; each step in flight (`num_in_flight`) may add
-    up to 1 + k more.
+    up to 1 + k more. `text` follows the answer of a request with stop strings.
     """
 
     id: str
@@ -47,6 +48,7 @@ class Request:
     key: int
     root: bytes
     num_generation_prompt: int = 0
+    text: TextStream | None = None
     phase: Phase = Phase.WAITING
     row: int = 0
     pages: list[int] = field(default_factory=list)

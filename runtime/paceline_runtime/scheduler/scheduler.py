@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from paceline_compat.memory import PAGE_TOKENS, pages_for
-from paceline_runtime.scheduler.ends import Cut, Decode, cut_run, stop_tail_tokens
+from paceline_runtime.scheduler.ends import Cut, cut_run
 from paceline_runtime.scheduler.pages import PagePool
 from paceline_runtime.scheduler.prefix import Node, PrefixCache
 from paceline_runtime.scheduler.request import (
@@ -27,6 +27,8 @@ from paceline_runtime.scheduler.request import (
 )
 from paceline_runtime.scheduler.slots import SlotPool
 from paceline_runtime.scheduler.snapshots import Snapshots
+from paceline_runtime.text.detokenizer import Decode
+from paceline_runtime.text.stream import TextStream
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,9 @@ class Scheduler:
     def add(self, request: Request) -> None:
         """Queue a request that `refusal` let pass."""
         assert request.id not in self._by_id, f"request id {request.id!r} is in use"
+        if request.params.stop:
+            assert self.decode is not None, "stop strings need a tokenizer"
+            request.text = TextStream(self.decode, request.tokens, request.params.stop)
         self._by_id[request.id] = request
         self.waiting.append(request)
 
@@ -321,9 +326,8 @@ class Scheduler:
         return self._append(request, result, before)
 
     def _append(self, request: Request, result: RowResult, before: int | None = None) -> Commit:
-        params, room = request.params, request.max_tokens - request.num_outputs
-        tail = request.tokens[max(request.num_prompt, len(request.tokens) - stop_tail_tokens(params)) :]
-        cut = cut_run(tail, result.token_ids, params, room, self.config.eos_ids, self.decode)
+        room = request.max_tokens - request.num_outputs
+        cut = cut_run(result.token_ids, request.params, room, self.config.eos_ids, request.text)
         kept = result.token_ids[: cut.num_tokens]
         request.tokens += kept
         self._publish(request, len(request.tokens) - 1)

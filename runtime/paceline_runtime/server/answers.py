@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from paceline_runtime.messages import FinishReason, TokenLogprobs, Tokens
-from paceline_runtime.text.detokenizer import Decoder, Detokenizer
-from paceline_runtime.text.stops import StopScanner
+from paceline_runtime.text.detokenizer import Decoder
+from paceline_runtime.text.stream import TextStream
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,7 @@ class Answer:
     """The state of one choice. The pieces' texts joined are the answer: it ends before a stop string or stop token."""
 
     def __init__(self, tokenizer: Decoder, prompt_ids: Sequence[int], stops: Sequence[str]) -> None:
-        self._detokenizer = Detokenizer(tokenizer, prompt_ids)
-        self._scanner = StopScanner(stops)
+        self._stream = TextStream(tokenizer.decode, prompt_ids, stops)
         self.num_tokens = 0
         self.num_cached = 0
         self.num_drafted = 0
@@ -44,14 +43,10 @@ class Answer:
             ended = tokens.finish_reason if position == last else None
             # A stop token has no place in the text; one that completed a stop string was text before.
             is_text = ended != "stop" or tokens.stop_text is not None
-            text = self._scanner.push(self._detokenizer.push(token_id)) if is_text else ""
-            yield Piece(text + (self._rest() if ended else ""), logprobs, ended)
+            text = self._stream.push(token_id) if is_text else ""
+            yield Piece(text + (self._stream.flush() if ended else ""), logprobs, ended)
         if tokens.finish_reason and not tokens.token_ids:
-            yield Piece(self._rest(), None, tokens.finish_reason)
-
-    def _rest(self) -> str:
-        """All that was held back, now that nothing more comes."""
-        return self._scanner.push(self._detokenizer.flush()) + self._scanner.flush()
+            yield Piece(self._stream.flush(), None, tokens.finish_reason)
 
     def _count(self, tokens: Tokens) -> None:
         self.num_tokens += len(tokens.token_ids)

@@ -1,13 +1,14 @@
-"""Text of a token stream, token by token, never with a piece of a character. Used by the engine (stop strings) and the server.
+"""Text of a token stream, token by token, never with a piece of a character. Used by `TextStream`.
 
-Knows nothing of stop strings or requests; any tokenizer with `decode` will do.
+Knows nothing of stop strings or requests; any tokenizer's `decode` will do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
+Decode = Callable[[Sequence[int]], str]
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 # A character has at most 4 bytes, so at most 3 of them can be waiting for the rest; decoders show each wait as U+FFFD.
 MAX_HELD_CHARS = 3
@@ -30,18 +31,18 @@ class Detokenizer:
     prompt's: a leading space that `decode` would strip from a first token stays.
     """
 
-    def __init__(self, tokenizer: Decoder, prompt_ids: Sequence[int] = ()) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, decode: Decode, prompt_ids: Sequence[int] = ()) -> None:
+        self._decode = decode
         self._context = list(prompt_ids[-NUM_CONTEXT_TOKENS:])
-        self._num_held = _num_incomplete(tokenizer.decode(self._context)) if self._context else 0
+        self._num_held = _num_incomplete(decode(self._context)) if self._context else 0
 
     def push(self, token_id: int) -> str:
         """The text that `token_id` completed: often "", at times more than one character."""
-        before = self._tokenizer.decode(self._context) if self._context else ""
+        before = self._decode(self._context) if self._context else ""
         window = [*self._context, token_id]
-        after = self._tokenizer.decode(window)
+        after = self._decode(window)
         # Control tokens have no text; many of them must not push what is held out of the context.
-        if self._num_held and after == before and not self._tokenizer.decode([token_id]):
+        if self._num_held and after == before and not self._decode([token_id]):
             return ""
         text = after[len(before) - self._num_held :]
         self._context = window[-NUM_CONTEXT_TOKENS:]

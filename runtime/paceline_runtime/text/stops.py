@@ -1,7 +1,6 @@
 """Stop strings in a stream of text: where they end it, and how much may be shown before that is known.
 
-The engine asks it whether a request has ended, the server what it may send; both push the same text, so both find the
-same end. Knows no tokens: `Detokenizer` makes the text.
+Used by `TextStream`. Knows no tokens: `Detokenizer` makes the text.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline_runtime.sampling import SamplingParams
-from paceline_runtime.scheduler.ends import cut_run, stop_tail_tokens
+from paceline_runtime.scheduler.ends import cut_run
+from paceline_runtime.text.stream import TextStream
 
 EOS = frozenset({0})
 ALPHABET = " abcdefgh"
@@ -16,8 +17,12 @@ def _decode(ids):
     return "".join(ALPHABET[token] for token in ids if token)
 
 
-def _cut(tail, run, params, max_tokens=99):
-    return cut_run(tail, run, params, max_tokens, EOS, _decode)
+def _text(params, prompt=()):
+    return TextStream(_decode, prompt, params.stop) if params.stop else None
+
+
+def _cut(run, params, max_tokens=99):
+    return cut_run(run, params, max_tokens, EOS, _text(params))
 
 
 @pytest.mark.parametrize(
@@ -38,18 +43,46 @@ def _cut(tail, run, params, max_tokens=99):
 )
 def test_the_earliest_end_wins(run, params, max_tokens, expected):
     """Each way to end, and their ties."""
-    cut = _cut([], run, params, max_tokens)
+    cut = _cut(run, params, max_tokens)
 
     assert expected == (cut.num_tokens, cut.reason, cut.stop_text)
 
 
 def test_a_stop_string_may_begin_in_earlier_steps():
-    """The tail of committed tokens is part of the text that is searched."""
-    assert (1, "stop", "abc") == tuple(vars_of(_cut([1, 2], [3, 4], SamplingParams(stop=("abc",)))))
+    """The text goes on from run to run."""
+    params = SamplingParams(stop=("abc",))
+    text = _text(params)
+    cuts = [cut_run(run, params, 99, EOS, text) for run in ([1, 2], [3, 4])]
+
+    assert [(2, None), (1, "abc")] == [(cut.num_tokens, cut.stop_text) for cut in cuts]
 
 
-def vars_of(cut):
-    return cut.num_tokens, cut.reason, cut.stop_text
+def test_a_stop_string_never_begins_in_the_prompt():
+    """What the answer completes of the prompt's text is not a stop, its own text is."""
+    params = SamplingParams(stop=("ab",))
+    text = _text(params, prompt=[2, 1])
+
+    assert cut_run([2, 3], params, 99, EOS, text).reason is None
+    assert "ab" == cut_run([1, 2], params, 99, EOS, text).stop_text
+
+
+@pytest.mark.parametrize(("stops", "expected"), [(["cdef", "de"], "de"), (["d", "bcd", "cd"], "bcd"), (["f", "abc"], "abc")])
+def test_of_several_stops_in_one_token_the_first_to_be_complete_counts(stops, expected):
+    """A token of many characters may hold several: the one that ends first, and of those the longest."""
+    params = SamplingParams(stop=tuple(stops))
+    text = TextStream(lambda ids: "abcdefgh" * len(ids), [], stops)
+
+    assert expected == cut_run([1], params, 99, EOS, text).stop_text
+
+
+def test_a_leading_space_is_part_of_a_stop_string():
+    """Tokenizers that strip it from a first token would else hide the stop from the engine, and let it run on."""
+    params = SamplingParams(stop=(" a",))
+    text = TextStream(lambda ids: "".join(" " + ALPHABET[token] for token in ids).lstrip(), [2], params.stop)
+
+    cut = cut_run([1, 3], params, 99, EOS, text)
+
+    assert (1, " a") == (cut.num_tokens, cut.stop_text)
 
 
 @given(
@@ -59,8 +92,9 @@ def vars_of(cut):
     limit=st.integers(1, 45),
 )
 def test_the_end_does_not_depend_on_how_tokens_come_in_runs(ids, sizes, stops, limit):
-    """Cutting run by run, each with only its short tail, ends where token by token with the whole text would."""
+    """Cutting run by run ends where token by token with the whole text would."""
     params = SamplingParams(stop=tuple(stops))
+    text_so_far = _text(params)
     expected = None
     for count in range(1, len(ids) + 1):
         text = _decode(ids[:count])
@@ -76,8 +110,7 @@ def test_the_end_does_not_depend_on_how_tokens_come_in_runs(ids, sizes, stops, l
         run = ids[len(done) : len(done) + size]
         if not run or found:
             break
-        tail = done[max(0, len(done) - stop_tail_tokens(params)) :]
-        cut = _cut(tail, run, params, limit - len(done))
+        cut = cut_run(run, params, limit - len(done), EOS, text_so_far)
         done += run[: cut.num_tokens]
         found = (len(done), cut.reason) if cut.reason else None
 

@@ -1,0 +1,71 @@
+"""The offline interface: prompts in, texts out; what ends a text is no part of it; one bad prompt and nothing runs."""
+
+import pytest
+import torch
+from tiny_served import save_served
+
+from paceline_runtime import LLM, SamplingParams
+
+PROMPT = "to be or not to be"
+PARAMS = SamplingParams(max_tokens=24, ignore_eos=True)
+
+
+@pytest.fixture(scope="module")
+def llm(tmp_path_factory):
+    """A tiny llama with a tokenizer, drafting by n-grams."""
+    folder = save_served(tmp_path_factory.mktemp("model"))
+    return LLM(str(folder), dtype=torch.float64, num_pages=32, speculative_algorithm="ngram", max_model_len=256)
+
+
+def test_texts_are_those_of_the_tokens(llm):
+    """Two prompts together, in order, each with its usage."""
+    answers = llm.generate([PROMPT, "be"], PARAMS)
+
+    assert [PARAMS.max_tokens] * 2 == [answer.usage.completion_tokens for answer in answers]
+    assert [llm.tokenizer.decode(answer.token_ids) for answer in answers] == [answer.text for answer in answers]
+    assert [len(llm.tokenizer.encode(prompt)) for prompt in (PROMPT, "be")] == [a.usage.prompt_tokens for a in answers]
+    assert ["length", "length"] == [answer.finish_reason for answer in answers]
+    assert llm.generate(["be"], PARAMS)[0].text == answers[1].text
+
+
+def test_token_ids_do_as_well_as_a_text(llm):
+    """And each prompt may have parameters of its own."""
+    texts = llm.generate([PROMPT, llm.tokenizer.encode(PROMPT)], [PARAMS, SamplingParams(max_tokens=5, ignore_eos=True)])
+
+    assert texts[0].token_ids[:5] == texts[1].token_ids
+
+
+def test_a_text_ends_before_what_ended_it(llm):
+    """A stop string inside a token's text, and a stop token."""
+    whole = llm.generate([PROMPT], PARAMS)[0]
+    stop = whole.text[9:12]
+    at_string = llm.generate([PROMPT], SamplingParams(max_tokens=24, ignore_eos=True, stop=(stop,)))[0]
+    token = whole.token_ids[12]
+    at_token = llm.generate([PROMPT], SamplingParams(max_tokens=24, ignore_eos=True, stop_token_ids=(token,)))[0]
+    num_before = whole.token_ids.index(token)
+
+    assert whole.text.partition(stop)[0] == at_string.text
+    assert ("stop", stop) == (at_string.finish_reason, at_string.stop_text)
+    assert llm.tokenizer.decode(whole.token_ids[:num_before]) == at_token.text
+    assert ("stop", num_before + 1) == (at_token.finish_reason, len(at_token.token_ids))
+
+
+def test_one_bad_prompt_and_nothing_runs(llm):
+    """The error names it, and those before it are taken back."""
+    with pytest.raises(ValueError, match=r"prompt 1: .*empty"):
+        llm.generate([PROMPT, []], PARAMS)
+    with pytest.raises(ValueError, match="2 prompts, but 1 sampling parameters"):
+        llm.generate([PROMPT, PROMPT], [PARAMS])
+
+    assert not llm.engine.has_work
+
+
+def test_another_cache_changes_no_text(llm):
+    """A rebuild to fewer pages takes effect; one that cannot hold a context changes nothing."""
+    before = llm.generate([PROMPT], PARAMS)[0].token_ids
+    llm.rebuild_cache(num_pages=8)
+    with pytest.raises(ValueError, match="1 fit"):
+        llm.rebuild_cache(num_pages=1)
+
+    assert 8 == llm.engine.stats().num_pages
+    assert before == llm.generate([PROMPT], PARAMS)[0].token_ids
