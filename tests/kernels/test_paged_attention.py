@@ -1,5 +1,6 @@
 """Paged attention, reference and Triton kernel, against a dense oracle."""
 
+import importlib
 import math
 
 import pytest
@@ -47,6 +48,20 @@ def test_each_verify_row_sees_its_own_request_up_to_itself(dtype, width, heads, 
     out = verify_attention(q, keys, values, table, device_lengths, 0.3)
     for row, (k, v) in enumerate(requests):
         expected = dense_attention(q[row], k, v, lengths[row], 0.3)
+        torch.testing.assert_close(out[row].double(), expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("implementation", ["reference", "kernel"])
+@pytest.mark.parametrize("first", [1, 3])
+def test_positions_before_the_first_are_not_seen(implementation, first):
+    """But a request that has no others keeps what it has: a softmax over nothing would be NaN."""
+    attend = importlib.import_module(f"paceline_kernels.paged_attention.{implementation}").verify_attention
+    lengths = [first, 0, 64, 130]
+    q, keys, values, table, device_lengths, requests = paged(lengths, 2, 4, 2, 16, torch.float32)
+    out = attend(q, keys, values, table, device_lengths, 0.3, first=first)
+    for row, (k, v) in enumerate(requests):
+        skipped = min(first, lengths[row])
+        expected = dense_attention(q[row], k[skipped:], v[skipped:], lengths[row] - skipped, 0.3)
         torch.testing.assert_close(out[row].double(), expected, atol=1e-5, rtol=1e-5)
 
 
@@ -122,14 +137,16 @@ def test_an_inert_row_does_not_disturb_the_kernel():
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype,tolerance", [(torch.bfloat16, 1e-2), (torch.float16, 2e-3), (torch.float32, 1e-5)])
 @pytest.mark.parametrize("width,heads,kv_heads,dim", [(1, 32, 8, 128), (8, 32, 8, 128), (8, 24, 4, 256), (8, 9, 3, 64)])
-def test_the_kernel_equals_the_reference_on_a_gpu(dtype, tolerance, width, heads, kv_heads, dim):
+@pytest.mark.parametrize("first", [0, 1])
+def test_the_kernel_equals_the_reference_on_a_gpu(dtype, tolerance, width, heads, kv_heads, dim, first):
     from paceline_kernels.paged_attention import kernel, reference
 
     lengths = [0, 77, 3000, 8191]
     q, keys, values, table, device_lengths, _ = paged(lengths, width, heads, kv_heads, dim, dtype)
     arguments = [tensor.cuda() for tensor in (q, keys, values, table, device_lengths)]
     wide = [tensor.double() if tensor.is_floating_point() else tensor for tensor in arguments]
-    out, expected = kernel.verify_attention(*arguments, 0.1), reference.verify_attention(*wide, 0.1)
+    out = kernel.verify_attention(*arguments, 0.1, first=first)
+    expected = reference.verify_attention(*wide, 0.1, first=first)
     assert not out.isnan().any()
     assert (out.double() - expected).norm() <= tolerance * expected.norm()
 

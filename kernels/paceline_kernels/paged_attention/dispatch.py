@@ -14,12 +14,12 @@ _KERNEL_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 
 def verify_context(
-    page_table: torch.Tensor, lengths: torch.Tensor, width: int, page_size: int, dtype: torch.dtype
+    page_table: torch.Tensor, lengths: torch.Tensor, width: int, page_size: int, dtype: torch.dtype, first: int = 0
 ) -> VerifyContext | None:
     """What all layers of one verify share; None where the kernel runs, which needs nothing prepared."""
     if _uses_kernel(lengths.device, dtype):
         return None
-    return reference.verify_context(page_table, lengths, width, page_size, dtype)
+    return reference.verify_context(page_table, lengths, width, page_size, dtype, first)
 
 
 def verify_attention(
@@ -30,13 +30,14 @@ def verify_attention(
     lengths: torch.Tensor,
     scale: float,
     context: VerifyContext | None = None,
+    first: int = 0,
 ) -> torch.Tensor:
     """The reference of the same name, or the kernel; `context` is what `verify_context` gave for this batch."""
     if context is None and _uses_kernel(q.device, q.dtype):
         from paceline_kernels.paged_attention import kernel
 
-        return kernel.verify_attention(q, keys, values, page_table, lengths, scale)
-    return reference.verify_attention(q, keys, values, page_table, lengths, scale, context)
+        return kernel.verify_attention(q, keys, values, page_table, lengths, scale, first)
+    return reference.verify_attention(q, keys, values, page_table, lengths, scale, context, first)
 
 
 def _uses_kernel(device: torch.device, dtype: torch.dtype) -> bool:

@@ -25,6 +25,7 @@ def verify_attention(
     page_table: torch.Tensor,
     lengths: torch.Tensor,
     scale: float,
+    first: int = 0,
 ) -> torch.Tensor:
     """As the reference of the same name: q [B, W, Hq, D] -> [B, W, Hq, D]; float16, bfloat16 or float32.
 
@@ -53,6 +54,7 @@ def verify_attention(
         *keys.stride()[:3],
         page_table.stride(0),
         num_pages,
+        first,
         WIDTH=width,
         GROUP=num_heads // num_kv_heads,
         DIM=dim,
@@ -94,6 +96,7 @@ def _attend_part(
     kv_head_stride,
     table_stride,
     num_pages,
+    first_seen,
     WIDTH: tl.constexpr,
     GROUP: tl.constexpr,
     DIM: tl.constexpr,
@@ -130,7 +133,8 @@ def _attend_part(
         key = tl.load(key_ptr + at[:, None] + column[None, :], mask=mask, other=0.0)
         value = tl.load(value_ptr + at[:, None] + column[None, :], mask=mask, other=0.0)
         scores = tl.dot(q, tl.trans(key), input_precision=PRECISION) * scale
-        scores = tl.where(position[None, :] <= length + step[:, None], scores, float("-inf"))
+        seen = (position[None, :] <= length + step[:, None]) & (position >= tl.minimum(first_seen, length))[None, :]
+        scores = tl.where(seen, scores, float("-inf"))
         new_best = tl.maximum(best, tl.max(scores, 1))
         # A row may see nothing of its first pages; -inf minus -inf would be NaN.
         base = tl.where(new_best == float("-inf"), 0.0, new_best)

@@ -26,9 +26,11 @@ class VerifyContext:
 
 
 def verify_context(
-    page_table: torch.Tensor, lengths: torch.Tensor, width: int, page_size: int, dtype: torch.dtype
+    page_table: torch.Tensor, lengths: torch.Tensor, width: int, page_size: int, dtype: torch.dtype, first: int = 0
 ) -> VerifyContext:
     """Locate the keys of each request and say which of its rows sees them.
+
+    Positions before `first` are seen by nobody; only a request of fewer tokens has none to spare.
 
     Positions past the block are read from position 0 instead, so that what lies there, NaN included, never takes part:
     a bias of -inf alone would turn a NaN key into a NaN score, and a weight of 0 a NaN value into a NaN output.
@@ -37,7 +39,7 @@ def verify_context(
     slots = (page_table * page_size).repeat_interleave(page_size, dim=1) + positions % page_size
     slots = torch.where(positions < (lengths + width)[:, None], slots, slots[:, :1])
     last_seen = lengths[:, None] + torch.arange(width, device=lengths.device)
-    hidden = positions > last_seen[:, :, None]
+    hidden = (positions > last_seen[:, :, None]) | (positions < lengths.clamp(max=first)[:, None, None])
     bias = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device).masked_fill_(hidden, -torch.inf)
     return VerifyContext(slots.flatten(), bias[:, None])
 
@@ -50,16 +52,17 @@ def verify_attention(
     lengths: torch.Tensor,
     scale: float,
     context: VerifyContext | None = None,
+    first: int = 0,
 ) -> torch.Tensor:
     """Causal attention of W rows per request over its pages: [B, W, Hq, D].
 
     Row j of request b stands at position lengths[b] + j and sees positions up to its own; its K/V are in the pages
-    already. Positions from lengths[b] + W on may hold anything.
+    already. Positions from lengths[b] + W on may hold anything; those before `first`, finite numbers, are not seen.
 
     q: [B, W, Hq, D]; keys, values: [num_pages, page_size, Hkv, D]; page_table: int64 [B, P]; lengths: int64 [B]
     """
     batch, width = q.shape[:2]
-    context = context or verify_context(page_table, lengths, width, keys.shape[1], q.dtype)
+    context = context or verify_context(page_table, lengths, width, keys.shape[1], q.dtype, first)
     k, v = (_flat(pages).index_select(0, context.slots).view(batch, -1, *pages.shape[2:]) for pages in (keys, values))
     out = functional.scaled_dot_product_attention(
         q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), attn_mask=context.bias, scale=scale, enable_gqa=True

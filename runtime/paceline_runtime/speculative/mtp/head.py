@@ -10,12 +10,14 @@ from dataclasses import dataclass
 
 import torch
 
-from paceline_kernels.paged_attention import VerifyContext, verify_attention, write_pages
+from paceline_kernels.paged_attention import verify_attention, write_pages
 from paceline_runtime.layers.offset_norm import offset_norm
 from paceline_runtime.layers.parameters import Parameters
 from paceline_runtime.models.hybrid import HybridDecoder, gated_attention
 
 LAYER = "mtp.layers.0"
+FIRST_SLOT = 1
+"""Slot 0 would pair the first token with a hidden row before it, which there is none of."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,6 @@ class Seen:
 
     page_table: torch.Tensor
     lengths: torch.Tensor
-    context: VerifyContext
     active: torch.Tensor
 
 
@@ -74,7 +75,7 @@ class MtpHead:
         q, k, v, gate = self._project(x, positions)
         write_pages(planes.keys, planes.values, slots, k, v)
         attended = verify_attention(
-            q[:, None], planes.keys, planes.values, seen.page_table, seen.lengths, self._attention.scale, context=seen.context
+            q[:, None], planes.keys, planes.values, seen.page_table, seen.lengths, self._attention.scale, first=FIRST_SLOT
         )
         x = x + self._attention.finish(attended[:, 0], gate)
         x = x + self._mlp(self._mlp_norm(x), seen.active)

@@ -12,7 +12,6 @@ import torch
 
 from paceline_compat.memory import PAGE_TOKENS
 from paceline_kernels.counter_random import PROPOSAL, gumbel
-from paceline_kernels.paged_attention.reference import VerifyContext, verify_context
 from paceline_runtime.batch import ForwardBatch
 from paceline_runtime.speculative.base import DraftInputs, FeatureSink, PlaneSpec, Proposal
 from paceline_runtime.speculative.mtp.head import MtpHead, MtpPlanes, Seen
@@ -105,7 +104,7 @@ class MtpProposer:
         hidden, token, drafts = self._carried(inputs.rows, inputs.lengths), inputs.pending, []
         for step in range(self.num_steps):
             place = inputs.lengths + step
-            seen = Seen(inputs.page_table, place, _seen_context(inputs.page_table, place, hidden.dtype), inputs.rows > 0)
+            seen = Seen(inputs.page_table, place, inputs.rows > 0)
             slots = _cache_slots(inputs.page_table, place)
             hidden = self.head.step(token, hidden, slots, (place - 1).clamp(min=0), self.pages, seen)
             drafts.append(draw(self.head.target.logits(hidden), inputs.temperature, inputs.seeds, place + 1))
@@ -138,16 +137,6 @@ class MtpProposer:
         for index, chunk in enumerate(batch.chunks):
             previous[chunk.offset] = carried[index]
         return previous
-
-
-def _seen_context(page_table: torch.Tensor, lengths: torch.Tensor, dtype: torch.dtype) -> VerifyContext:
-    """Slots 1 to `lengths`; an inert request of length 0 keeps slot 0, for a softmax over nothing is NaN.
-
-    Always the reference's context: the paged attention kernel has no way to leave out a key.
-    """
-    context = verify_context(page_table, lengths, 1, PAGE_TOKENS, dtype)
-    context.bias[..., 0].masked_fill_((lengths > 0)[:, None, None], -torch.inf)
-    return context
 
 
 def _cache_slots(page_table: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
