@@ -83,8 +83,8 @@ class MtpProposer:
         else:
             lasts = [chunk.offset + chunk.num_tokens - 1 for chunk in batch.chunks]
             self._hidden[batch.rows, 0] = torch.stack([hidden[last] for last in lasts])
-            sizes = torch.stack([batch.lengths[i] + chunk.num_tokens - 1 for i, chunk in enumerate(batch.chunks)])
-            self._first[batch.rows] = sizes
+            positions = [batch.lengths[index] + chunk.num_tokens - 1 for index, chunk in enumerate(batch.chunks)]
+            self._first[batch.rows] = torch.stack(positions)
 
     def on_restore(self, row: int, pages: torch.Tensor, num_tokens: int) -> None:
         """Go on from the hidden row at the end of the cached prefix; a row of zeros stands before the first token."""
