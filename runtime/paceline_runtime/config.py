@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from paceline_compat.memory import PAGE_TOKENS
+
 CacheType = Literal["prefix", "naive"]
 SpeculativeAlgorithm = Literal["off", "ngram", "mtp", "dflash"]
 DType = Literal["auto", "float64", "float32", "bfloat16", "float16"]
@@ -51,26 +53,31 @@ class EngineConfig:
         return [message for ok, message in (*self._range_checks(), *self._speculation_checks()) if not ok]
 
     def _range_checks(self) -> list[tuple[bool, str]]:
-        def positive(field: str, flag: str) -> tuple[bool, str]:
+        def at_least(least: int, field: str, flag: str) -> tuple[bool, str]:
             value = getattr(self, field)
-            return value is None or value >= 1, f"{flag} must be at least 1, got {value}"
+            return value is None or value >= least, f"{flag} must be at least {least}, got {value}"
 
         return [
             (bool(self.model_path), "--model is empty: give a folder with safetensors or a .gguf file"),
             (self.dtype in get_args(DType), f"--dtype must be one of {', '.join(get_args(DType))}, got {self.dtype!r}"),
             (self.cache_type in get_args(CacheType), f"--cache-type must be prefix or naive, got {self.cache_type!r}"),
             (0.0 < self.memory_ratio <= 1.0, f"--memory-ratio must be above 0 and at most 1, got {self.memory_ratio}"),
-            positive("max_running_req", "--max-running-requests"),
-            positive("max_model_len", "--max-model-len"),
-            positive("max_prefill_tokens", "--max-prefill-tokens"),
-            positive("num_pages", "--num-pages"),
+            at_least(1, "max_running_req", "--max-running-requests"),
+            at_least(2, "max_model_len", "--max-model-len"),
+            at_least(PAGE_TOKENS, "max_prefill_tokens", "--max-prefill-tokens"),  # prompts are cut at page boundaries
+            at_least(PAGE_TOKENS, "decode_prefill_tokens", "--decode-prefill-tokens"),
+            (
+                (self.decode_prefill_tokens or 0) <= self.max_prefill_tokens,
+                f"--decode-prefill-tokens must be at most --max-prefill-tokens, got {self.decode_prefill_tokens}",
+            ),
+            at_least(1, "num_pages", "--num-pages"),
             (
                 self.num_state_slots is None or self.num_state_slots >= 2 * self.max_running_req,
                 "--num-state-slots must be at least twice --max-running-requests: a live state and the next snapshot each",
             ),
-            positive("memory_bytes", "--memory-bytes"),
-            positive("speculative_num_steps", "--speculative-num-steps"),
-            positive("threads", "--threads"),
+            at_least(1, "memory_bytes", "--memory-bytes"),
+            at_least(1, "speculative_num_steps", "--speculative-num-steps"),
+            at_least(1, "threads", "--threads"),
         ]
 
     def _speculation_checks(self) -> list[tuple[bool, str]]:
@@ -95,12 +102,19 @@ class EngineConfig:
                 algorithm != "off" or steps is None,
                 "--speculative-num-steps has no meaning with --speculative-algorithm off: drop it or choose one",
             ),
+            (
+                algorithm != "off" or not self.speculative_adaptive,
+                "--speculative-adaptive has no meaning with --speculative-algorithm off: drop it or choose one",
+            ),
         ]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServeConfig:
-    """How the HTTP server presents the engine. `api_keys` empty means that everyone may ask."""
+    """How the HTTP server presents the engine. `api_keys` empty means that everyone may ask.
+
+    `keepalive_s` is how long a stream may be silent before an empty chunk is sent.
+    """
 
     engine: EngineConfig
     host: str = "127.0.0.1"
@@ -117,6 +131,8 @@ class ServeConfig:
         checks = [
             (0 <= self.port <= 65535, f"--port must be between 0 and 65535, got {self.port}"),
             (self.drain_timeout_s >= 0, f"--drain-timeout-s must not be negative, got {self.drain_timeout_s:g}"),
+            (self.keepalive_s > 0, f"--keepalive-s must be above 0, got {self.keepalive_s:g}"),
+            (self.max_body_bytes >= 1, f"--max-body-bytes must be at least 1, got {self.max_body_bytes}"),
         ]
         return self.engine.problems() + [message for ok, message in checks if not ok]
 

@@ -44,6 +44,9 @@ def _add_batching(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--max-prefill-tokens", type=int, default=2048, metavar="N", help="prompt tokens per step (default: 2048)"
     )
+    group.add_argument(
+        "--decode-prefill-tokens", type=int, metavar="N", help="... in a step that also decodes (default: what takes as long)"
+    )
     group.add_argument("--num-pages", type=int, metavar="N", help="K/V pages of 64 tokens (default: from the memory plan)")
     group.add_argument(
         "--num-state-slots", type=int, metavar="N", help="recurrent states of hybrid models, live ones and snapshots together"
@@ -63,6 +66,7 @@ def engine_config(args: argparse.Namespace) -> EngineConfig:
         max_running_req=args.max_running_requests,
         max_model_len=args.max_model_len,
         max_prefill_tokens=args.max_prefill_tokens,
+        decode_prefill_tokens=args.decode_prefill_tokens,
         num_pages=args.num_pages,
         num_state_slots=args.num_state_slots,
         memory_bytes=args.memory_bytes,

@@ -17,6 +17,9 @@ from paceline_runtime.errors import ConfigError
 from paceline_runtime.flags import size_bytes
 from paceline_runtime.server.command import add_arguments, serve_config
 
+NOT_IN_THE_CONFIG = {"-h", "--help", "--model", "--api-key-file"}
+"""Asked for help, given by `configured`, read into the keys."""
+
 
 def configured(*flags: str, model: str = "/models/tiny.gguf") -> ServeConfig:
     """What `paceline serve` would run with."""
@@ -40,6 +43,10 @@ def test_every_flag_reaches_the_config() -> None:
         "--seed": "7",
         "--speculative-algorithm": "dflash",
         "--speculative-num-steps": "5",
+        "--decode-prefill-tokens": "128",
+        "--num-state-slots": "44",
+        "--keepalive-s": "2",
+        "--max-body-bytes": "1M",
         "--speculative-draft-model-path": "/draft",
         "--max-running-requests": "9",
         "--max-prefill-tokens": "512",
@@ -54,8 +61,13 @@ def test_every_flag_reaches_the_config() -> None:
         "--drain-timeout-s": "3",
         "--log-level": "error",
     }
-    config = configured(*(word for pair in flags.items() for word in pair), "--disable-overlap", "--dummy-weights")
+    switches = ["--disable-overlap", "--dummy-weights", "--speculative-adaptive"]
+    config = configured(*(word for pair in flags.items() for word in pair), *switches)
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    known = {name for action in parser._actions for name in action.option_strings}
 
+    assert known - NOT_IN_THE_CONFIG == {*flags, *switches}
     assert config == ServeConfig(
         engine=EngineConfig(
             model_path="/models/tiny.gguf",
@@ -68,7 +80,10 @@ def test_every_flag_reaches_the_config() -> None:
             speculative_num_steps=5,
             speculative_draft_model_path="/draft",
             max_running_req=9,
+            speculative_adaptive=True,
             max_prefill_tokens=512,
+            decode_prefill_tokens=128,
+            num_state_slots=44,
             num_pages=33,
             memory_bytes=2 * 2**30,
             memory_ratio=0.5,
@@ -81,6 +96,8 @@ def test_every_flag_reaches_the_config() -> None:
         served_model_name="mine",
         api_keys=("secret",),
         drain_timeout_s=3.0,
+        keepalive_s=2.0,
+        max_body_bytes=2**20,
         log_level="error",
     )
 
@@ -102,6 +119,12 @@ def test_all_wrong_values_are_named_at_once() -> None:
         (["--speculative-algorithm", "dflash"], "--speculative-draft-model-path"),
         (["--speculative-algorithm", "ngram", "--speculative-draft-model-path", "/d"], "choose dflash"),
         (["--speculative-draft-model-path", "/d"], "choose dflash"),
+        (["--speculative-adaptive"], "drop it or choose one"),
+        (["--max-prefill-tokens", "63"], "at least 64"),
+        (["--decode-prefill-tokens", "63"], "at least 64"),
+        (["--decode-prefill-tokens", "4096"], "at most --max-prefill-tokens"),
+        (["--max-model-len", "1"], "at least 2"),
+        (["--keepalive-s", "0"], "above 0"),
         (["--api-key", " "], "--api-key is empty"),
         (["--api-key-file", "/nowhere"], "cannot be read"),
     ],

@@ -15,7 +15,7 @@ from pathlib import Path
 from paceline_runtime import env, messages
 from paceline_runtime.config import ServeConfig
 from paceline_runtime.errors import ConfigError
-from paceline_runtime.flags import add_engine_arguments, engine_config
+from paceline_runtime.flags import add_engine_arguments, engine_config, size_bytes
 from paceline_runtime.server.lifecycle import Watcher, serve
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -34,6 +34,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     server.add_argument("--api-key-file", metavar="PATH", help="file with one key per line")
     server.add_argument(
         "--drain-timeout-s", type=float, default=30.0, metavar="S", help="wait for requests at the end (default: 30)"
+    )
+    server.add_argument(
+        "--keepalive-s", type=float, default=15.0, metavar="S", help="an empty chunk after so long a silence (default: 15)"
+    )
+    server.add_argument(
+        "--max-body-bytes", type=size_bytes, default="16M", metavar="SIZE", help="largest request that is read (default: 16M)"
     )
     server.add_argument("--log-level", default="info", choices=LOG_LEVELS, help="what to log (default: info)")
     add_engine_arguments(parser)
@@ -56,6 +62,8 @@ def serve_config(args: argparse.Namespace) -> ServeConfig:
         served_model_name=args.served_model_name,
         api_keys=_api_keys(args),
         drain_timeout_s=args.drain_timeout_s,
+        keepalive_s=args.keepalive_s,
+        max_body_bytes=args.max_body_bytes,
         log_level=args.log_level,
     )
     if problems := config.problems():
