@@ -115,6 +115,8 @@ class CacheResizer:
         The old tensors are freed before new ones are taken: both need not fit together.
         """
         given = {name: getattr(sizes, name) for name in sizes.__struct_fields__ if getattr(sizes, name) is not None}
+        if sizes.memory_bytes is not None:
+            given.setdefault("num_pages", None)  # a number of pages from the start would outweigh the new budget
         config = replace(self._config, max_model_len=engine.info.max_model_len, **given)
         problems = config.problems()
         if problems:
@@ -124,7 +126,9 @@ class CacheResizer:
         plan = plan_memory(config, target, proposer, freed=executor.memory)
         executor.release()
         executor.memory, executor.rows = allocate(config, target, proposer, plan)
-        engine.scheduler = Scheduler(_scheduler_config(config, target, plan, executor.num_steps), decode)
+        scheduler = Scheduler(_scheduler_config(config, target, plan, executor.num_steps), decode)
+        scheduler.count_from(engine.scheduler)
+        engine.scheduler = scheduler
         engine.info = replace(engine.info, plan=plan.table())
         self._config = config
 
@@ -148,9 +152,16 @@ def _lag(config: EngineConfig, target: TargetModel) -> int:
 
 
 def pick_device(name: str) -> torch.device:
-    """`auto` is a GPU when there is one."""
+    """`auto` is a GPU when there is one. ValueError for what is no device, or not of this machine."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
+    kind, _, index = name.partition(":")
+    if kind not in ("cpu", "cuda") or not (index.isdigit() or name == kind):
+        raise ValueError(f"--device must be auto, cpu, cuda, cuda:1 ..., got {name!r}")
+    if kind == "cuda" and int(index or 0) >= torch.cuda.device_count():
+        raise ValueError(
+            f"--device {name}: this machine has {torch.cuda.device_count()} usable GPUs; choose one, or cpu or auto"
+        )
     return torch.device(name)
 
 

@@ -185,10 +185,12 @@ class Engine:
 
     def rebuild(self, sizes: Rebuild) -> Rebuilt:
         """Give the idle engine another cache; cached prefixes are lost. Whatever is wrong leaves it as it was."""
-        error, is_busy = None, self.has_work
+        error, is_busy = None, bool(self.scheduler.waiting or self.scheduler.running)
         try:
             if is_busy:
                 raise ValueError("the cache can only be rebuilt while no request runs: wait until they are answered")
+            while self._in_flight:  # launched before it was known that the last request had ended
+                self._collect()
             self._resize(self, sizes)
         except ValueError as problem:
             error = str(problem)

@@ -49,6 +49,8 @@ def plan_memory(
     again of cached prefixes can use. Without `max_model_len` the context is the model's, or what fits. ValueError when not
     even one full context fits, with what is short and what to change. `freed` are caches that will be gone by then.
     """
+    if config.num_state_slots is not None and not target.shape.state_bytes_per_slot:
+        raise ValueError(f"--num-state-slots has no meaning for a {target.shape.family}: it keeps no recurrent states; drop it")
     page_bytes = bytes_per_page(target, proposer)
     longest = config.max_model_len or target.shape.max_positions
     fixed = _fixed_parts(config, target, proposer, longest)

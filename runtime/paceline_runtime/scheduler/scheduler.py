@@ -79,6 +79,11 @@ class Scheduler:
         self._released: list[int] = []
         self._by_id: dict[str, Request] = {}
 
+    def count_from(self, before: Scheduler) -> None:
+        """Go on with the counts of the scheduler that this one replaces: they only grow."""
+        self.num_preemptions = before.num_preemptions
+        self.prefix.num_evicted = before.prefix.num_evicted
+
     def refusal(self, num_prompt: int, max_tokens: int | None) -> str | None:
         """Why a request of this size can never run, with the remedy; None when it can."""
         limit = self.config.max_model_len

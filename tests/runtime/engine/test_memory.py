@@ -7,7 +7,7 @@ from tiny_models import save_tiny
 
 from paceline_compat import PlanOptions, plan, read_target
 from paceline_runtime.config import EngineConfig
-from paceline_runtime.engine.build import assemble, build_engine
+from paceline_runtime.engine.build import assemble, build_engine, pick_device
 from paceline_runtime.engine.host_memory import host_free_bytes
 from paceline_runtime.messages import Rebuild, Submit
 from paceline_runtime.sampling import SamplingParams
@@ -81,6 +81,53 @@ def test_a_rebuilt_cache_repeats_the_output(target, pages):
     assert first.token_ids == again.token_ids
     assert 0 == again.cached_tokens
     assert pages + 1 == engine.executor.memory.pages.num_pages
+
+
+@pytest.mark.parametrize("overlap", [False, True], ids=["lag0", "lag1"])
+def test_a_cache_is_rebuilt_as_soon_as_the_last_request_has_ended(target, overlap):
+    """A step that was launched ahead is no reason to wait, and what was counted goes on."""
+    engine = assemble(_config(num_pages=5, overlap=overlap), target, None)
+    for token in (5, 6):
+        engine.add(
+            Submit(request_id=str(token), prompt_ids=[token] * 64, params=SamplingParams(max_tokens=130, ignore_eos=True))
+        )
+    ended = 0
+    while ended < 2:
+        ended += sum(tokens.finish_reason is not None for tokens in engine.step())
+    before = engine.stats()
+
+    assert engine.has_work == overlap
+    assert engine.rebuild(Rebuild(num_pages=7)).error is None
+    assert (before.preemptions, before.evicted_pages) == (engine.stats().preemptions, engine.stats().evicted_pages)
+    assert before.preemptions > 0
+    assert before.evicted_pages > 0
+    assert not engine.has_work
+
+
+def test_a_new_budget_outweighs_the_first_number_of_pages(target):
+    """Asked for memory, an engine that was given pages takes what fits; asked for both, the pages."""
+    engine = assemble(_config(num_pages=12), target, None)
+
+    assert engine.rebuild(Rebuild(memory_bytes=1 << 29)).num_pages > 12
+    assert 9 == engine.rebuild(Rebuild(memory_bytes=1 << 29, num_pages=9)).num_pages
+
+
+def test_state_slots_are_refused_where_there_is_no_state(target):
+    """At the start and later."""
+    with pytest.raises(ValueError, match="no meaning for a qwen3"):
+        assemble(_config(num_state_slots=20), target, None)
+
+    assert "no meaning" in assemble(_config(), target, None).rebuild(Rebuild(num_state_slots=20)).error
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("gpu", "must be auto"), ("mps", "must be auto"), ("cuda:x", "must be auto"), ("cuda:99", "usable GPUs")],
+)
+def test_a_device_that_is_not_there_is_named(name, words):
+    """With what may be chosen."""
+    with pytest.raises(ValueError, match=words):
+        pick_device(name)
 
 
 def test_a_cache_is_not_rebuilt_under_a_request_nor_too_small(target):
