@@ -66,10 +66,10 @@ def run(args: argparse.Namespace) -> int:
         limits = measure_limits(device)
         _print_head(args, one, limits)
         prefill = _prefill(args, one)
-        decodes, refused = _decodes(args, one)
         if prefill is not None:
             speed = prefill.num_tokens / prefill.seconds
-            print(f"prefill of {prefill.num_tokens} tokens: {prefill.seconds * 1e3:.1f} ms, {speed:,.0f} tok/s")
+            _tell(f"prefill of {prefill.num_tokens} tokens: {prefill.seconds * 1e3:.1f} ms, {speed:,.0f} tok/s")
+        decodes, refused = _decodes(args, one)
         print(table(_HEAD, [_cells(decode, limits) for decode in decodes]))
         for reason in refused:
             print(f"not measured: {reason}")
@@ -110,7 +110,9 @@ def _decodes(args: argparse.Namespace, one: Subject) -> tuple[list[Decode], list
     refused: list[str] = []
     for algorithm in args.algorithms:
         try:
-            decodes += _measure(args, one, algorithm)
+            for decode in _measure(args, one, algorithm):
+                decodes.append(decode)
+                _tell(f"{algorithm}, {decode.num_requests} requests: {decode.step_s * 1e3:.2f} ms a step")
         except ValueError as error:
             refused.append(f"{algorithm}: {error}")
     return decodes, refused
@@ -131,6 +133,11 @@ def _measure(args: argparse.Namespace, one: Subject, algorithm: str) -> Iterator
         step_s, launch_s = decode_times(engine, executor, num_requests, args.context_tokens, args.steps)
         traffic = step_traffic(one.shape.text, one.target, proposer, num_requests, args.context_tokens)
         yield Decode(algorithm, num_steps, num_requests, step_s, launch_s, tokens, source, traffic)
+
+
+def _tell(line: str) -> None:
+    """Say a figure as soon as it is there: a measurement that is cut off has still said what it knew."""
+    print(line, flush=True)
 
 
 def _print_head(args: argparse.Namespace, one: Subject, limits: Limits) -> None:
