@@ -118,7 +118,7 @@ class Cluster:
         """The CONNECT proxy on 127.0.0.1 that leads inside, for `curl -px http://127.0.0.1:PORT` and for streaming."""
         return int(self.files.gate.read_text())
 
-    def wait_for(self, predicate: Callable[[], Found], what: str, timeout_s: float = 30) -> Found:
+    def wait_for(self, predicate: Callable[[], Found | None], what: str, timeout_s: float = 30) -> Found:
         """The first true result of the predicate. Raises ClusterError that names `what` and shows all pods."""
         deadline = time.monotonic() + timeout_s
         while True:
