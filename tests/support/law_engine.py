@@ -40,6 +40,20 @@ def record_plans(engine: Engine) -> list[StepPlan]:
     return plans
 
 
+class CyclingDepth:
+    """Verifies 0, 1 .. k drafts in turn, whatever is measured."""
+
+    def __init__(self, num_steps: int) -> None:
+        self._num_steps, self._count = num_steps, 0
+
+    def choose(self, num_decoding: int) -> int:
+        self._count += 1
+        return self._count % (self._num_steps + 1)
+
+    def observed(self, depth, num_decoding, seconds, accepted_drafts) -> None:
+        """Nothing to learn."""
+
+
 @dataclass
 class Answer:
     """What one request got, step by step."""

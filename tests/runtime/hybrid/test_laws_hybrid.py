@@ -5,11 +5,11 @@ from collections import Counter
 import pytest
 import torch
 from hybrid_models import HYBRIDS, save_hybrid
-from law_engine import make_engine, plain_tokens, record_plans, run
+from law_engine import CyclingDepth, make_engine, plain_tokens, record_plans, run
 from scripted_proposers import KnowingProposer
 
 from paceline_runtime.loaders import load_target
-from paceline_runtime.messages import Submit
+from paceline_runtime.messages import Rebuild, Submit
 from paceline_runtime.sampling import SamplingParams
 from paceline_runtime.speculative.ngram import NgramProposer
 
@@ -110,6 +110,31 @@ def test_the_number_of_requests_changes_no_text(target, plain, num_requests, ove
     answers = run(engine, dict(list(requests.items())[:num_requests]))
     for name, answer in answers.items():
         assert plain[name.split("-")[0]] == answer.token_ids
+
+
+@LAGS
+def test_a_verify_of_changing_width_changes_no_text(target, plain, overlap):
+    """Adaptive depth shortens the verify from step to step: journals are as long as the last one was."""
+    engine = make_engine(target, make_proposer("knowing", 7, plain), overlap=overlap)
+    engine._depth = CyclingDepth(7)
+    plans = record_plans(engine)
+    answers = run(engine, {name: (PROMPTS[name], GREEDY) for name in ("long", "short", "page", "other")})
+    assert {name: plain[name] for name in answers} == {name: answer.token_ids for name, answer in answers.items()}
+    assert set(range(8)) == {plan.depth for plan in plans if plan.decode}
+
+
+@pytest.mark.parametrize("kind", ["off", "knowing"])
+def test_a_rebuilt_cache_repeats_the_text(target, plain, kind):
+    """Other sizes of pages and state slots while idle: everything cached is lost, nothing else."""
+    engine = make_engine(target, make_proposer(kind, 7, plain), overlap=True)
+    requests = {name: (PROMPTS[name], GREEDY) for name in ("long", "page", "other")}
+    for pages, slots, hit in ((None, None, 0), (None, None, 128), (12, 9, 0), (12, 9, 128), (20, 25, 0)):
+        if pages and hit == 0:
+            assert engine.rebuild(Rebuild(num_pages=pages, num_state_slots=slots)).error is None
+            assert slots + 1 == engine.executor.memory.states.num_slots
+        answers = run(engine, requests)
+        assert {name: plain[name] for name in answers} == {name: answer.token_ids for name, answer in answers.items()}
+        assert hit == answers["long"].cached_tokens
 
 
 def turn_after(target, engine, prompt, max_tokens, *, num_generation_prompt=0):

@@ -5,13 +5,14 @@ from collections import Counter
 import pytest
 import torch
 from hybrid_models import HYBRIDS, save_hybrid
-from law_engine import make_engine, plain_tokens, record_plans, run
+from law_engine import CyclingDepth, make_engine, plain_tokens, record_plans, run
 from mtp_models import FILE, VOCAB_SIZE, save_with_mtp
 from safetensors.torch import load_file, save_file
 from tiny_models import save_tiny
 
 from paceline_compat.errors import MetadataError
 from paceline_runtime.loaders import load_target
+from paceline_runtime.messages import Rebuild
 from paceline_runtime.sampling import SamplingParams
 from paceline_runtime.speculative.mtp.load import load_mtp
 from paceline_runtime.speculative.mtp.proposer import draw
@@ -125,6 +126,21 @@ def test_drafts_after_a_hit_are_those_of_the_whole_text(pair, target, overlap):
         assert len(drafts) >= 3
         for text, drafted in drafts:
             assert pair.head.draft(text, 3) == drafted
+
+
+@LAGS
+def test_a_verify_of_changing_width_and_a_rebuilt_cache_change_no_text(pair, target, plain, overlap):
+    """Drafts after a narrow verify, or none at all, are still the oracle's; so are those in a cache of other sizes."""
+    proposer = load_mtp(pair.path, target, 7)
+    drafts = record_drafts(proposer)
+    engine = make_engine(target, proposer, overlap=overlap)
+    engine._depth = CyclingDepth(7)
+    for _ in range(2):
+        answers = run(engine, {name: (PROMPTS[name], GREEDY) for name in ("long", "short", "page")})
+        assert {name: plain[name] for name in answers} == {name: answer.token_ids for name, answer in answers.items()}
+        assert engine.rebuild(Rebuild(num_pages=14)).error is None
+    for text, drafted in drafts[:: max(1, len(drafts) // 30)]:
+        assert pair.head.draft(text, 7) == drafted
 
 
 @pytest.mark.parametrize("steps", [1, 7])
