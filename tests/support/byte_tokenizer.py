@@ -29,6 +29,8 @@ class ByteTokenizer:
         if any(message["role"] == "system" for message in messages[1:]):
             raise ValueError("the system message must come first")
         tail = "<assistant>" if variables.get("enable_thinking", True) else "<assistant>no thinking"
+        if not variables.get("add_generation_prompt", True):
+            tail = ""
         return "".join(f"<{message['role']}>{message['content']}" for message in messages) + tail
 
 

@@ -16,14 +16,17 @@ from paceline_runtime.errors import Problem, RequestError
 from paceline_runtime.sampling import SamplingParams
 from paceline_runtime.server.bodies import MAX_CHOICES, ChatBody, CompletionBody
 from paceline_runtime.server.parsing import sampling_params
-from paceline_runtime.text.chat import Tokenizer, Turn, chat_ids
+from paceline_runtime.text.chat import Tokenizer, Turn, chat_prompt
 
 RESERVED_VARIABLES = {"messages", "tools", "add_generation_prompt"}
 
 
 @dataclass(frozen=True)
 class Job:
-    """One HTTP request, ready to run. Answer `i` belongs to prompt `i // n` and is its choice `i % n`."""
+    """One HTTP request, ready to run. Answer `i` belongs to prompt `i // n` and is its choice `i % n`.
+
+    The last `num_generation_prompt` tokens of a chat's prompt only open the assistant's turn.
+    """
 
     job_id: str
     model: str
@@ -33,6 +36,7 @@ class Job:
     stream: bool = False
     include_usage: bool = False
     cache_salt: str = ""
+    num_generation_prompt: int = 0
     created_s: int = field(default_factory=lambda: int(time.time()))
 
     @property
@@ -53,6 +57,7 @@ class Job:
                 params=self.params,
                 choice=answer % self.n,
                 cache_salt=self.cache_salt,
+                num_generation_prompt=self.num_generation_prompt,
             )
             for answer in range(self.num_answers)
         ]
@@ -66,10 +71,10 @@ async def chat_job(body: ChatBody, job_id: str, tokenizer: Tokenizer, ready: mes
         raise RequestError([Problem(name, f"{name} is not yours to set: the server gives it its value")])
     turns = [Turn(message.role, message.text) for message in body.messages]
     try:
-        prompt = await asyncio.to_thread(chat_ids, tokenizer, turns, body.chat_template_kwargs)
+        prompt = await asyncio.to_thread(chat_prompt, tokenizer, turns, body.chat_template_kwargs)
     except ValueError as error:
         raise RequestError([Problem("messages", f"messages: {error}")]) from None
-    return _checked(body, job_id, [prompt], params, ready)
+    return _checked(body, job_id, [prompt.ids], params, ready, prompt.num_opening)
 
 
 async def completion_job(body: CompletionBody, job_id: str, tokenizer: Tokenizer, ready: messages.Ready) -> Job:
@@ -87,6 +92,7 @@ def _checked(
     prompts: Sequence[list[int]],
     params: SamplingParams,
     ready: messages.Ready,
+    num_generation_prompt: int = 0,
 ) -> Job:
     prompt_field = "messages" if isinstance(body, ChatBody) else "prompt"
     problems = [Problem(name, f"{name} {message}") for name, message in params.problems(ready.vocab_size)]
@@ -106,6 +112,7 @@ def _checked(
         stream=body.stream,
         include_usage=body.stream_options is not None and body.stream_options.include_usage,
         cache_salt=body.cache_salt,
+        num_generation_prompt=num_generation_prompt,
     )
 
 

@@ -34,7 +34,23 @@ class Turn:
     text: str
 
 
-def chat_ids(tokenizer: Tokenizer, turns: Sequence[Turn], variables: Mapping[str, Any]) -> list[int]:
-    """Ids of the rendered conversation, which holds its own special tokens; `variables` are the template's switches."""
+@dataclass(frozen=True)
+class ChatPrompt:
+    """Ids of a rendered conversation. The last `num_opening` of them only open the assistant's turn."""
+
+    ids: list[int]
+    num_opening: int
+
+
+def chat_prompt(tokenizer: Tokenizer, turns: Sequence[Turn], variables: Mapping[str, Any]) -> ChatPrompt:
+    """The prompt of a conversation, which holds its own special tokens; `variables` are the template's switches.
+
+    What opens the turn is what the template adds when it is asked to; the next turn's rendering may lack parts of it, such
+    as an empty thought.
+    """
     messages = [{"role": TEMPLATE_ROLES.get(turn.role, turn.role), "content": turn.text} for turn in turns]
-    return tokenizer.encode(tokenizer.render_chat(messages, **variables), add_special_tokens=False)
+    text = tokenizer.render_chat(messages, **variables)
+    history = tokenizer.render_chat(messages, add_generation_prompt=False, **variables)
+    opening = text[len(history) :] if text.startswith(history) else ""
+    ids, opening_ids = (tokenizer.encode(part, add_special_tokens=False) for part in (text, opening))
+    return ChatPrompt(ids, len(opening_ids))
