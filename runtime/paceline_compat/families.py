@@ -42,6 +42,8 @@ SERVED_ROPES = {
 NEUTRAL_FIELDS: dict[str, tuple[Any, ...]] = {
     "hidden_act": ("silu",),
     "pretraining_tp": (1,),
+    "rope_interleaved": (False,),
+    "is_causal": (True,),
     "clip_qkv": (),
     "attn_logit_softcapping": (),
     "final_logit_softcapping": (),

@@ -5,26 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+from paceline_compat.families import NEUTRAL_FIELDS
+
 T = TypeVar("T")
 
-MATTERS: dict[str, tuple[Any, ...]] = {
-    "hidden_act": ("silu",),
-    "pretraining_tp": (1,),
-    "quantization_config": (),
-    "rope_interleaved": (False,),
-    "clip_qkv": (),
-    "attn_logit_softcapping": (),
-    "final_logit_softcapping": (),
-    "logit_scale": (1.0,),
-    "logits_scaling": (1.0,),
-    "embedding_multiplier": (1.0,),
-    "residual_multiplier": (1.0,),
-    "attention_multiplier": (),
-    "no_rope_layers": ((), []),
-    "num_local_experts": (0,),
-    "num_experts": (0,),
-    "is_causal": (True,),
-}
+MATTERS: dict[str, tuple[Any, ...]] = {**NEUTRAL_FIELDS, "quantization_config": (), "num_experts": (0,)}
 """Fields that change what a decoder computes, with the values under which they do not (None and absence never do)."""
 
 
