@@ -12,7 +12,8 @@ import time
 import torch
 
 from paceline_runtime.bench.shapes import Shape
-from paceline_runtime.engine.executor import Executor, Handle
+from paceline_runtime.engine.executor import Executor
+from paceline_runtime.engine.results import Handle
 from paceline_runtime.engine.sampling import RowParams
 from paceline_runtime.scheduler.request import StepPlan
 from paceline_runtime.speculative.base import Proposal

@@ -17,7 +17,8 @@ from paceline_kernels.counter_random import mix_seed
 from paceline_runtime.engine.budget import PrefillBudget
 from paceline_runtime.engine.counters import Counters
 from paceline_runtime.engine.depth import AdaptiveDepth, FixedDepth
-from paceline_runtime.engine.executor import Executor, Handle
+from paceline_runtime.engine.executor import Executor
+from paceline_runtime.engine.results import Handle
 from paceline_runtime.messages import Rebuild, Rebuilt, Refused, Stats, Submit, TokenLogprobs, Tokens
 from paceline_runtime.scheduler.prefix import PrefixCache
 from paceline_runtime.scheduler.request import Request, StepPlan, StepResult, make_request

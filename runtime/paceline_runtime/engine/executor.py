@@ -8,38 +8,19 @@ target and the proposer by their contracts only, and nothing of queues, stops or
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 
 from paceline_compat.memory import PAGE_TOKENS
 from paceline_runtime.batch import Chunk, ForwardBatch, StateBatch
+from paceline_runtime.engine.results import Handle, Results, results_of
 from paceline_runtime.engine.rows import Rows
 from paceline_runtime.engine.sampling import RowParams, adjust_logits, distribution, row_params
-from paceline_runtime.engine.transfer import HostCopy, Uploads, upload
+from paceline_runtime.engine.transfer import Uploads, upload
 from paceline_runtime.models.base import TargetMemory, TargetModel
-from paceline_runtime.scheduler.request import DecodeRow, Flush, PrefillRow, Request, RowResult, Start, StepPlan, StepResult
+from paceline_runtime.scheduler.request import DecodeRow, Flush, PrefillRow, Request, Start, StepPlan, StepResult
 from paceline_runtime.speculative.base import DraftInputs, Proposal, Proposer
 from paceline_runtime.speculative.verify import Verdict, accept_drafts
-
-
-@dataclass(frozen=True)
-class Results:
-    """Device results of one forward's rows, on their way to the host."""
-
-    tokens: HostCopy
-    num_tokens: HostCopy
-    num_drafts: HostCopy
-    logprobs: tuple[HostCopy, HostCopy, HostCopy] | None
-
-
-@dataclass(frozen=True)
-class Handle:
-    """A launched step: `decode` results by decode row, `prefill` by the prefill rows that draw a token."""
-
-    plan: StepPlan
-    decode: Results | None
-    prefill: Results | None
 
 
 class Executor:
@@ -73,10 +54,7 @@ class Executor:
 
     def collect(self, handle: Handle) -> StepResult:
         """Wait for a launched step and bring its results to the host."""
-        decode = _row_results(handle.decode, len(handle.plan.decode)) if handle.decode else ()
-        drawn = iter(_row_results(handle.prefill, sum(row.samples for row in handle.plan.prefill)) if handle.prefill else ())
-        prefill = tuple(next(drawn) if row.samples else RowResult(()) for row in handle.plan.prefill)
-        return StepResult(tuple(decode), prefill)
+        return handle.read()
 
     def _start(self, start: Start) -> None:
         self.rows.start(start.row, start.tokens, start.num_cached)
@@ -108,7 +86,7 @@ class Executor:
         logits = self._logits(hidden).view(len(planned), 1 + depth, -1)
         verdict, adjusted = self._accept(logits, proposal, num_drafts, rows, lengths, params)
         self.rows.append(rows, verdict.run, verdict.num_tokens)
-        return self._results(adjusted, verdict, num_drafts, params)
+        return results_of(adjusted, verdict, num_drafts, params.num_logprobs)
 
     def _propose(
         self, depth: int, rows: torch.Tensor, lengths: torch.Tensor, table: torch.Tensor, params: RowParams
@@ -184,7 +162,7 @@ class Executor:
         lengths = self.rows.lengths[rows] - 1
         verdict, adjusted = self._accept(self._logits(last)[:, None], nothing, none, rows, lengths, params)
         self.rows.append_first(rows, verdict.run[:, 0])
-        return self._results(adjusted, verdict, none, params)
+        return results_of(adjusted, verdict, none, params.num_logprobs)
 
     def _prefill_batch(self, planned: Sequence[PrefillRow]) -> ForwardBatch:
         table = self._uploads.padded("chunk pages", [row.pages for row in planned])
@@ -224,15 +202,6 @@ class Executor:
         logits = self.target.logits(hidden)
         return logits if logits.dtype == torch.float64 else logits.to(torch.float32)
 
-    def _results(self, logits: torch.Tensor, verdict: Verdict, num_drafts: torch.Tensor, params: RowParams) -> Results:
-        logprobs = None
-        if params.num_logprobs is not None:
-            everything = torch.log_softmax(logits, dim=-1)
-            chosen = everything.gather(-1, verdict.run[..., None])[..., 0]
-            top = everything.topk(max(params.num_logprobs, 1), dim=-1)
-            logprobs = (HostCopy(chosen), HostCopy(top.indices), HostCopy(top.values))
-        return Results(HostCopy(verdict.run), HostCopy(verdict.num_tokens), HostCopy(num_drafts), logprobs)
-
     def _decode_params(self, planned: Sequence[DecodeRow]) -> RowParams:
         """Parameters of the decode batch, uploaded again only when its requests change."""
         requests = tuple(row.request for row in planned)
@@ -256,19 +225,3 @@ def _cache_slots(table: torch.Tensor, positions: torch.Tensor, active: torch.Ten
     """Cache slot of each row [B, W]; inert rows go to the dummy page, each column to a place of its own."""
     pages = table.gather(1, (positions // PAGE_TOKENS).clamp(max=table.shape[1] - 1))
     return torch.where(active, pages * PAGE_TOKENS, 0) + positions % PAGE_TOKENS
-
-
-def _row_results(results: Results, count: int) -> tuple[RowResult, ...]:
-    runs, nums, drafted = results.tokens.read(), results.num_tokens.read(), results.num_drafts.read()
-    logprobs = [copy.read() for copy in results.logprobs] if results.logprobs else None
-    found: list[RowResult] = []
-    for row in range(count):
-        num = int(nums[row])
-        details = None
-        if logprobs is not None:
-            chosen, ids, values = logprobs
-            details = tuple(
-                (float(chosen[row, j]), tuple(ids[row, j].tolist()), tuple(values[row, j].tolist())) for j in range(num)
-            )
-        found.append(RowResult(tuple(runs[row, :num].tolist()), int(drafted[row]), details))
-    return tuple(found)

@@ -66,6 +66,13 @@ def test_the_harshest_parameters_give_numbers(target, params, temperature):
         assert set(answer.token_ids) <= {5, 6}
 
 
+def test_more_alternatives_than_the_vocabulary_has_are_all_of_it(small_target):
+    """Twenty are allowed; eight tokens have eight."""
+    answer = _answer(small_target, NgramProposer(3), [1, 2, 3], logprobs=20)
+
+    assert {8} == {len(entry.top_ids) for tokens in answer.steps for entry in tokens.logprobs}
+
+
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_bias_can_force_the_end(target, temperature):
     """The end-of-text token, forced, is the whole answer; with `ignore_eos` it is a token like others."""
