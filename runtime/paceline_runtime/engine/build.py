@@ -24,7 +24,8 @@ from paceline_runtime.engine.warmup import warm_up
 from paceline_runtime.loaders import load_target
 from paceline_runtime.messages import Rebuild
 from paceline_runtime.models.base import TargetMemory, TargetModel
-from paceline_runtime.scheduler.scheduler import Scheduler, SchedulerConfig
+from paceline_runtime.scheduler.room import SchedulerConfig
+from paceline_runtime.scheduler.scheduler import Scheduler
 from paceline_runtime.speculative.base import Proposer
 from paceline_runtime.speculative.registry import load_proposer
 from paceline_runtime.text.detokenizer import Decode

@@ -87,7 +87,7 @@ class Engine:
         if bad:
             text = f"prompt token id {bad[0]} is outside the vocabulary of {self.info.vocab_size}"
             return Refused(request_id=submit.request_id, code="invalid_value", message=text, param="prompt")
-        refusal = self.scheduler.refusal(len(submit.prompt_ids), submit.params.max_tokens)
+        refusal = self.scheduler.room.refusal(len(submit.prompt_ids), submit.params.max_tokens)
         if refusal is not None:
             return Refused(request_id=submit.request_id, code="context_length_exceeded", message=refusal, param="max_tokens")
         seed = submit.params.seed if submit.params.seed is not None else self._seeds.getrandbits(63)

@@ -11,10 +11,10 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from paceline_compat.memory import PAGE_TOKENS, pages_for
+from paceline_compat.memory import PAGE_TOKENS
 from paceline_runtime.scheduler.ends import Cut, cut_run
 from paceline_runtime.scheduler.pages import PagePool
-from paceline_runtime.scheduler.prefix import Node, PrefixCache
+from paceline_runtime.scheduler.prefix import PrefixCache
 from paceline_runtime.scheduler.request import (
     DecodeRow,
     Phase,
@@ -25,27 +25,11 @@ from paceline_runtime.scheduler.request import (
     StepPlan,
     StepResult,
 )
+from paceline_runtime.scheduler.room import Room, SchedulerConfig
 from paceline_runtime.scheduler.slots import SlotPool
 from paceline_runtime.scheduler.snapshots import Snapshots
 from paceline_runtime.text.detokenizer import Decode
 from paceline_runtime.text.stream import TextStream
-
-
-@dataclass(frozen=True)
-class SchedulerConfig:
-    """Sizes the policy works with; `max_steps_in_flight` is 1 + the engine's lag.
-
-    `num_state_slots` counts recurrent-state slots, dummy included; 0 for targets without such state.
-    """
-
-    num_pages: int
-    max_running: int
-    max_model_len: int
-    num_steps: int
-    max_steps_in_flight: int = 1
-    num_state_slots: int = 0
-    use_prefix_cache: bool = True
-    eos_ids: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -71,6 +55,7 @@ class Scheduler:
         self.rows = SlotPool(config.max_running + 1)
         self.state_slots = SlotPool(max(config.num_state_slots, 1))
         self.prefix = PrefixCache(self.pages, self.state_slots)
+        self.room = Room(config, self.pages, self.prefix)
         self.snapshots = Snapshots(self.prefix, self.state_slots, enabled=config.num_state_slots > 0)
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
@@ -83,27 +68,6 @@ class Scheduler:
         """Go on with the counts of the scheduler that this one replaces: they only grow."""
         self.num_preemptions = before.num_preemptions
         self.prefix.num_evicted = before.prefix.num_evicted
-
-    def refusal(self, num_prompt: int, max_tokens: int | None) -> str | None:
-        """Why a request of this size can never run, with the remedy; None when it can."""
-        limit = self.config.max_model_len
-        if num_prompt < 1:
-            return "the prompt is empty; send at least one token"
-        if num_prompt >= limit:
-            return f"the prompt has {num_prompt} tokens, but the context holds {limit}, one of them for the answer"
-        total = num_prompt + (max_tokens or 1)
-        if total > limit:
-            return (
-                f"{num_prompt} prompt tokens and max_tokens {max_tokens} make {total}, but the context holds {limit}; "
-                f"ask for at most {limit - num_prompt} tokens"
-            )
-        needed, have = self._pages_at_most(total), self.config.num_pages - 1
-        if needed > have:
-            return (
-                f"{total} tokens need {needed} pages of {PAGE_TOKENS} tokens, but the cache has {have}; "
-                "ask for fewer tokens, or start the server with more memory for the cache (--memory-ratio, --num-pages)"
-            )
-        return None
 
     def add(self, request: Request) -> None:
         """Queue a request that `refusal` let pass."""
@@ -164,7 +128,7 @@ class Scheduler:
         for request in decoding:  # oldest first: the newest give way
             if request.phase is not Phase.DECODE:
                 continue
-            while not self._reserve(request, self._decode_upper(request)):
+            while not self.room.reserve(request, self.room.decode_upper(request)):
                 self._preempt_newest()
                 if request.phase is not Phase.DECODE:
                     break
@@ -203,7 +167,7 @@ class Scheduler:
         max_hit = (len(request.tokens) - 1) // PAGE_TOKENS if self.config.use_prefix_cache else 0
         matched = self.prefix.match(request.root, request.tokens, max_hit)
         hit = self.snapshots.cut_hit(matched)
-        if not self._fits(request, hit):
+        if not self.room.fits(request, hit, self.running):
             return None
         self.prefix.acquire(hit)
         request.nodes, request.pages = list(hit), [node.page for node in hit]
@@ -217,21 +181,12 @@ class Scheduler:
         tokens, pages = tuple(request.tokens), tuple(request.pages)
         return Start(request, request.row, tokens, request.num_computed, pages, request.state_slot, restore)
 
-    def _fits(self, request: Request, hit: list[Node]) -> bool:
-        """Whether the whole prompt and a first step fit beside what running prompts still need; else it would be preempted."""
-        available = self.pages.num_free + self.prefix.num_unused - sum(not node.num_refs for node in hit)
-        promised = sum(
-            max(0, pages_for(other.num_to_prefill) - len(other.pages)) for other in self.running if other.phase is Phase.PREFILL
-        )
-        needed = pages_for(min(request.num_to_prefill + 1 + self.config.num_steps, self.config.max_model_len))
-        return needed - len(hit) + promised <= available
-
     def _next_chunk(self, request: Request, budget: int) -> PrefillRow | None:
         start, total = request.num_computed, request.num_to_prefill
-        end = min(total, start + budget, self._affordable_end(request))
+        end = min(total, start + budget, self.room.affordable_end(request))
         if end < total:
             end -= end % PAGE_TOKENS  # on the grid of snapshots and of the chunked recurrence
-        if end <= start or not self._reserve(request, end):
+        if end <= start or not self.room.reserve(request, end):
             return None
         return PrefillRow(
             request,
@@ -251,30 +206,6 @@ class Scheduler:
         request.num_in_flight += 1
         if chunk.is_last:
             request.phase = Phase.DECODE
-
-    def _pages_at_most(self, total_tokens: int) -> int:
-        """Pages a request of `total_tokens` may hold at once, with what its steps in flight could write."""
-        ahead = self.config.max_steps_in_flight * (1 + self.config.num_steps)
-        return pages_for(min(total_tokens + ahead, self.config.max_model_len))
-
-    def _decode_upper(self, request: Request) -> int:
-        """Tokens that may be in the cache once the next decode step has run."""
-        ahead = (request.num_in_flight + 1) * (1 + self.config.num_steps)
-        return min(request.num_computed + ahead, self.config.max_model_len)
-
-    def _affordable_end(self, request: Request) -> int:
-        return (len(request.pages) + self.pages.num_free + self.prefix.num_unused) * PAGE_TOKENS
-
-    def _reserve(self, request: Request, num_tokens: int) -> bool:
-        """Make the request's pages hold `num_tokens`, evicting what nobody uses; False (nothing taken) when impossible."""
-        missing = pages_for(num_tokens) - len(request.pages)
-        if missing > self.pages.num_free:
-            self.prefix.evict(missing - self.pages.num_free)
-        if missing > self.pages.num_free:
-            return False
-        if missing > 0:
-            request.pages += self.pages.take(missing)
-        return True
 
     def _preempt_newest(self) -> None:
         victim = self.running[-1]

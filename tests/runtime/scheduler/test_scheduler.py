@@ -12,7 +12,8 @@ from paceline_runtime.messages import Submit
 from paceline_runtime.sampling import SamplingParams
 from paceline_runtime.scheduler.prefix import PrefixCache
 from paceline_runtime.scheduler.request import RowResult, StepResult, make_request
-from paceline_runtime.scheduler.scheduler import MustDrainError, Scheduler, SchedulerConfig
+from paceline_runtime.scheduler.room import SchedulerConfig
+from paceline_runtime.scheduler.scheduler import MustDrainError, Scheduler
 
 MAX_MODEL_LEN = 320
 
@@ -42,7 +43,7 @@ class Driver:
 
     def add(self, num_prompt, max_tokens, *, shared=0):
         """Queue a prompt whose first `shared` tokens are common to all; returns its id, or None when refused."""
-        if self.scheduler.refusal(num_prompt, max_tokens) is not None:
+        if self.scheduler.room.refusal(num_prompt, max_tokens) is not None:
             return None
         self.num_added += 1
         name = str(self.num_added)
@@ -221,12 +222,12 @@ def test_what_can_never_fit_is_refused_at_once(num_prompt, max_tokens, words):
     """With the sizes and the remedy in the message."""
     driver = Driver(num_pages=4)
 
-    assert words in driver.scheduler.refusal(num_prompt, max_tokens)
+    assert words in driver.scheduler.room.refusal(num_prompt, max_tokens)
 
 
 def test_a_request_that_fits_exactly_is_not_refused():
     """Prompt and answer together may fill the context."""
-    assert Driver().scheduler.refusal(300, 20) is None
+    assert Driver().scheduler.room.refusal(300, 20) is None
 
 
 def test_decoding_goes_on_while_a_long_prompt_is_prefilled():
