@@ -12,7 +12,7 @@ demo: $(READY)  ## a small real model answers on the CPU
 demo-cluster: $(READY)  ## the operator in a cluster of processes, from `helm install` to tokens
 	$(BIN)/python examples/demo_cluster.py
 test: $(READY)  ## all CPU tests, kernels under Triton's interpreter
-	OMP_NUM_THREADS=1 TRITON_INTERPRET=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+	OMP_NUM_THREADS=1 TRITON_INTERPRET=1 $(BIN)/python -m pytest -n 2
 test-gpu: $(READY)  ## the tests that need a CUDA device
 	TRITON_INTERPRET=0 $(BIN)/python -m pytest -m gpu
 check: $(READY)  ## style, types and import directions

@@ -21,6 +21,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(skip)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """A file's tests stay on one worker, for its fixtures' sake; those of the cluster do together, since they share one.
+
+    xdist's own groups would say this, but xdist 3.8 cannot tell pytest 9.2 about them.
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            path = nodeid.split("::", 1)[0]
+            return "tests/cluster" if path.startswith("tests/cluster/") else path
+
+    return ByFile(config, log)
+
+
 def _has_cuda() -> bool:
     import torch
 

@@ -27,7 +27,6 @@ def wheel_names(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
         return archive.namelist()
 
 
-@pytest.mark.xdist_group("packaging")
 def test_wheel_holds_exactly_the_four_packages(wheel_names: list[str]) -> None:
     """Nothing else becomes importable on a user's machine."""
     top = {name.split("/")[0] for name in wheel_names if ".dist-info/" not in name}
@@ -35,7 +34,6 @@ def test_wheel_holds_exactly_the_four_packages(wheel_names: list[str]) -> None:
     assert top == set(PACKAGES)
 
 
-@pytest.mark.xdist_group("packaging")
 def test_wheel_holds_every_module_and_the_license(wheel_names: list[str]) -> None:
     """A module that is in the tree is in the wheel; types and license travel along."""
     modules = {str(path.relative_to(root)) for name, root in PACKAGES.items() for path in package_files(name)}

@@ -4,10 +4,7 @@ import re
 import subprocess
 import sys
 
-import pytest
 
-
-@pytest.mark.xdist_group("smollm2")
 def test_the_demo_shows_a_model_answering() -> None:
     """Progress, the address, a line to try, both answers and their numbers; nothing is left running."""
     command = [sys.executable, "-m", "paceline_runtime", "demo", "--max-tokens", "40"]

@@ -19,8 +19,6 @@ COMPLETIONS = "/v1/completions"
 FLAGS = ["--dtype", "float64", "--num-pages", str(NUM_PAGES), "--speculative-algorithm", "ngram", "--served-model-name", "tiny"]
 GREEDY = {"model": "tiny", "prompt": "to be or not to be", "temperature": 0, "max_tokens": 60, "ignore_eos": True}
 
-pytestmark = pytest.mark.xdist_group("real_engine")
-
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
