@@ -128,10 +128,14 @@ class EngineClient:
             self._deliver(call, request_id, messages.Failed(reason))
 
     async def listen(self) -> None:
-        """Receive until cancelled."""
-        while True:
-            for frame in await self._socket.recv_multipart():
-                self._route(messages.decode_from_engine(frame))
+        """Receive until cancelled. What cannot be understood is a failure: the call it was for would wait for ever."""
+        try:
+            while True:
+                for frame in await self._socket.recv_multipart():
+                    self._route(messages.decode_from_engine(frame))
+        except Exception as error:
+            self.fail(f"it sent what cannot be understood: {type(error).__name__}: {error}")
+            raise
 
     def _route(self, message: messages.FromEngine) -> None:
         match message:
