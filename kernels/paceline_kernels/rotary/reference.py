@@ -18,9 +18,7 @@ class RotaryTable:
     sin: torch.Tensor
 
 
-def rotary_table(
-    positions: torch.Tensor, inverse_frequencies: torch.Tensor, scaling: float, dtype: torch.dtype
-) -> RotaryTable:
+def rotary_table(positions: torch.Tensor, inverse_frequencies: torch.Tensor, scaling: float, dtype: torch.dtype) -> RotaryTable:
     """Table of positions int64 [N] for inverse frequencies float32 [R / 2].
 
     Angles are float32 whatever `dtype` is: that is how checkpoints were trained and how transformers computes them.
