@@ -37,6 +37,7 @@ class Tokenizer:
 
     @property
     def has_chat_template(self) -> bool:
+        """Whether `render_chat` can work."""
         return self._chat_template is not None
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
