@@ -1,7 +1,8 @@
 """`paceline bench share`: what a long prompt does to those who are decoding already.
 
 Called by the bench's command. The inter-token time of a request is the time between the results that brought it tokens; the
-law is that the mean stays within twice what it is alone.
+law is that the mean stays within twice what it is alone. The decoding requests' contexts grow by thousands of tokens while a
+long prompt is prefilled on a slow device, so "alone" is measured before and after it.
 """
 
 from __future__ import annotations
@@ -34,17 +35,18 @@ class InterToken:
 
 @dataclass(frozen=True)
 class Share:
-    """Decoding alone, and beside a prefill of `prompt_tokens` that took `prefill_s` to its first token."""
+    """Decoding alone, before and after, and beside a prefill of `prompt_tokens` that took `prefill_s` to its first token."""
 
-    alone: InterToken
+    before: InterToken
     beside: InterToken
+    after: InterToken
     prompt_tokens: int
     prefill_s: float
 
     @property
     def ratio(self) -> float:
-        """Mean inter-token time beside the prefill, in units of that alone."""
-        return self.beside.mean_s / self.alone.mean_s
+        """Mean inter-token time beside the prefill, in units of the mean of those alone."""
+        return 2.0 * self.beside.mean_s / (self.before.mean_s + self.after.mean_s)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -57,7 +59,8 @@ def run(args: argparse.Namespace) -> int:
         )
         print(f"{one.shape.name}, {args.requests} decoding requests of {args.context_tokens} tokens")
         print(device_text(one.target.device))
-        print(table(_HEAD, [_cells("alone", share.alone), _cells("beside the prefill", share.beside)]))
+        rows = (("alone, before", share.before), ("beside the prefill", share.beside), ("alone, after", share.after))
+        print(table(_HEAD, [_cells(name, times) for name, times in rows]))
         print(f"{share.prompt_tokens} prompt tokens in {share.prefill_s:.2f} s; mean ratio {share.ratio:.2f} (to be within 2)")
         if args.json:
             write_json(args.json, one.target.device, {"shape": one.shape.name, **asdict(share), "ratio": share.ratio})
@@ -65,20 +68,23 @@ def run(args: argparse.Namespace) -> int:
 
 
 def measure_share(engine: Engine, num_requests: int, context_tokens: int, prompt_tokens: int, num_steps: int) -> Share:
-    """Decode alone for `num_steps` steps, then on while a prompt of `prompt_tokens` is prefilled."""
+    """Decode alone for `num_steps` steps, on while a prompt of `prompt_tokens` is prefilled, and alone again."""
     names = start_decoding(engine, num_requests, context_tokens)
     for _ in range(WARM_UP_STEPS):
         engine.step()
     clock = _Gaps(names)
     for _ in range(num_steps):
         clock.step(engine)
-    alone, begin = clock.take(), time.perf_counter()
+    before, begin = clock.take(), time.perf_counter()
     submit(engine, _LONG, random_prompt(engine, prompt_tokens, num_requests), max_tokens=1)
     while not clock.step(engine):
         pass
     prefill_s = time.perf_counter() - begin
+    beside = clock.take()
+    for _ in range(num_steps):
+        clock.step(engine)
     drain(engine, names)
-    return Share(alone, clock.take(), prompt_tokens, prefill_s)
+    return Share(before, beside, clock.take(), prompt_tokens, prefill_s)
 
 
 class _Gaps:
@@ -107,7 +113,7 @@ class _Gaps:
 
 def _room(args: argparse.Namespace) -> int:
     """Positions for all decode steps; beside the prefill there are fewer than prompt tokens, since each step takes some."""
-    return int(WARM_UP_STEPS + args.steps + args.prompt_tokens)
+    return int(WARM_UP_STEPS + 2 * args.steps + args.prompt_tokens)
 
 
 def _cells(name: str, times: InterToken) -> tuple[str, ...]:
