@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import torch
 from torch.nn import functional
-from torch.nn.attention.bias import causal_lower_right
 
 
 @dataclass(frozen=True)
@@ -78,6 +77,9 @@ def prefill_bias(num_tokens: int, start: int, dtype: torch.dtype, device: torch.
     if start == 0:
         return None
     if device.type == "cuda":
+        # Imported here: it brings torch's compiler and Triton along, 150 MiB that a server on a CPU has no use for.
+        from torch.nn.attention.bias import causal_lower_right
+
         return causal_lower_right(num_tokens, start + num_tokens)
     bias = torch.full((num_tokens, start + num_tokens), -torch.inf, dtype=dtype, device=device)
     return bias.triu_(start + 1)

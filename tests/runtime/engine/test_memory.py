@@ -1,5 +1,8 @@
 """What the plan said is what the process uses, and a plan that cannot fit says by how much and what to change."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from law_engine import run
@@ -166,3 +169,17 @@ def test_a_misfit_is_refused_before_loading(tmp_path):
         build_engine(EngineConfig(model_path=path, max_model_len=9999))
     with pytest.raises(ValueError, match=r"does not fit(.|\n)*MiB are short"):
         build_engine(EngineConfig(model_path=path, memory_bytes=1 << 20, dtype="float32"))
+
+
+def test_an_engine_on_a_cpu_imports_no_compiler(tmp_path):
+    """Triton and torch's compiler would take 150 MiB of a server that never uses them."""
+    path = save_tiny("qwen3", tmp_path, dtype=torch.float32)
+    program = (
+        "import sys; from paceline_runtime import LLM, SamplingParams;"
+        f"llm = LLM({str(path)!r}, device='cpu', max_model_len=200);"
+        "llm.generate([[3] * 70], SamplingParams(max_tokens=3, temperature=1.0));"
+        "sys.exit(sorted({'triton', 'torch._dynamo'} & set(sys.modules)) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+
+    assert 0 == done.returncode, done.stderr
