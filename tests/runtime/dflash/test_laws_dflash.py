@@ -12,6 +12,7 @@ import pytest
 import torch
 from knowing_pairs import VOCAB_SIZE, WINDOW, KnowingPair, knowing_pair
 from law_engine import Answer, make_engine, plain_tokens, record_plans, run
+from no_reads import watch_launches
 
 from paceline_runtime.engine.core import Engine
 from paceline_runtime.sampling import SamplingParams
@@ -196,20 +197,9 @@ def test_max_tokens_cuts_inside_a_block(pair: KnowingPair, plain: dict[str, list
 
 
 def test_launch_reads_nothing_back(pair: KnowingPair, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With `.item()`, `.tolist()` and `.cpu()` forbidden inside `launch`, a run with hits, drafts and rejections ends."""
+    """With reads forbidden inside `launch`, a run with hits, drafts and rejections ends."""
     engine = make_engine(pair.target, pair.proposer(7), overlap=True)
-    launch = engine.executor.launch
-
-    def forbidden(*_: object) -> None:
-        raise AssertionError("read back to the host")
-
-    def guarded(plan):
-        with pytest.MonkeyPatch.context() as patch:
-            for name in ("item", "tolist", "cpu", "__bool__", "__int__", "__float__"):
-                patch.setattr(torch.Tensor, name, forbidden)
-            return launch(plan)
-
-    monkeypatch.setattr(engine.executor, "launch", guarded)
+    watch_launches(engine, monkeypatch)
     for _ in range(2):
         answers = run(engine, {name: (PROMPTS[name], GREEDY) for name in ("long", "short")})
 

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from law_engine import make_engine, plain_tokens, run
+from no_reads import watch_launches
 
 from paceline_runtime.messages import Submit
 from paceline_runtime.sampling import SamplingParams
@@ -10,41 +11,12 @@ from paceline_runtime.speculative.ngram import NgramProposer
 
 VOCAB_SIZE = 64
 PROMPT = [7, 3, 9, 11, 5, 2]
-READS = ("item", "tolist", "cpu", "numpy", "__bool__", "__int__", "__float__", "__index__", "nonzero")
 
 
-@pytest.fixture
-def no_reads(monkeypatch):
-    """Within a launch, whatever would wait for the device raises; counts the launches that were watched."""
-
-    def watch(engine):
-        launch = engine.executor.launch
-        seen = []
-
-        def guarded(plan):
-            with monkeypatch.context() as patch:
-                for name in READS:
-                    patch.setattr(torch.Tensor, name, _raiser(name))
-                seen.append(plan)
-                return launch(plan)
-
-        engine.executor.launch = guarded
-        return seen
-
-    return watch
-
-
-def _raiser(name):
-    def refuse(self, *args, **kwargs):
-        raise AssertionError(f"launch reads the device: Tensor.{name}")
-
-    return refuse
-
-
-def test_launch_reads_nothing_back(target, no_reads):
+def test_launch_reads_nothing_back(target, monkeypatch):
     """With greedy, sampled, penalized and biased rows, logprobs, chunks and a hit."""
     engine = make_engine(target, NgramProposer(3), overlap=True, max_prefill_tokens=64)
-    seen = no_reads(engine)
+    seen = watch_launches(engine, monkeypatch)
     long = (PROMPT * 30)[:150]
     requests = {
         "greedy": (long, SamplingParams(max_tokens=20)),
@@ -59,17 +31,21 @@ def test_launch_reads_nothing_back(target, no_reads):
     assert any(start.num_cached for plan in seen for start in plan.starts)
 
 
-def test_the_guard_itself_raises(target, no_reads):
-    """A proposer that reads a tensor is caught."""
+@pytest.mark.parametrize(
+    ("peek", "words"),
+    [(lambda tensor: tensor.tolist(), "tolist"), (lambda tensor: tensor.__setitem__(0, 1), "assigns the number 1")],
+)
+def test_the_guard_itself_raises(target, monkeypatch, peek, words):
+    """A proposer that reads a tensor, or assigns a number, is caught."""
 
     class Peeking(NgramProposer):
         def propose(self, inputs):
-            inputs.lengths.tolist()
+            peek(inputs.lengths)
             return super().propose(inputs)
 
     engine = make_engine(target, Peeking(3))
-    no_reads(engine)
-    with pytest.raises(AssertionError, match="tolist"):
+    watch_launches(engine, monkeypatch)
+    with pytest.raises(AssertionError, match=words):
         run(engine, {"one": (PROMPT, SamplingParams(max_tokens=5))})
 
 

@@ -7,6 +7,7 @@ import torch
 from hybrid_models import HYBRIDS, save_hybrid
 from law_engine import CyclingDepth, make_engine, plain_tokens, record_plans, run
 from mtp_models import FILE, VOCAB_SIZE, save_with_mtp
+from no_reads import watch_launches
 from safetensors.torch import load_file, save_file
 from tiny_models import save_tiny
 
@@ -156,19 +157,7 @@ def test_the_context_ends_where_it_should(pair, target, steps):
 def test_a_proposal_reads_nothing_back(pair, target, monkeypatch):
     """Neither the head nor the hybrid target waits for the device inside a launch."""
     engine = make_engine(target, load_mtp(pair.path, target, 3), overlap=True, max_prefill_tokens=64)
-    launch, seen = engine.executor.launch, []
-
-    def refuse(self, *args, **kwargs):
-        raise AssertionError("launch reads the device")
-
-    def guarded(plan):
-        seen.append(plan)
-        with monkeypatch.context() as patch:
-            for name in ("item", "tolist", "cpu", "numpy", "__bool__", "__int__", "__float__", "__index__", "nonzero"):
-                patch.setattr(torch.Tensor, name, refuse)
-            return launch(plan)
-
-    engine.executor.launch = guarded
+    seen = watch_launches(engine, monkeypatch)
     run(engine, {"long": (PROMPTS["long"], GREEDY), "sampled": (PROMPTS["sampled"], SAMPLED)})
     run(engine, {"again": (PROMPTS["long"], GREEDY)})
     assert sum(bool(plan.decode) for plan in seen) > 10

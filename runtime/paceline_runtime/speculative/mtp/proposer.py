@@ -93,8 +93,8 @@ class MtpProposer:
             last = pages[num_tokens // PAGE_TOKENS - 1 : num_tokens // PAGE_TOKENS]
             self._hidden[row, :1] = self.pages.page_ends.index_select(0, last)
         else:
-            self._hidden[row, 0] = 0.0
-        self._first[row] = num_tokens - 1
+            self._hidden[row, 0].zero_()
+        self._first[row].fill_(num_tokens - 1)  # assigning a number would copy it from the host, and wait
 
     def on_release(self, row: int) -> None:
         """Nothing to undo: what the next request of this row reads was written for it."""
