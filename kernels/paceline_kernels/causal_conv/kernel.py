@@ -45,12 +45,13 @@ def verify_conv_kernel(
 
 
 @triton.jit
-def _input(states_ptr, journal_ptr, slot, journal, index, num_journal, channels, c, inside, KEPT: tl.constexpr):
+def _input(states_ptr, journal_ptr, slot, journal, index, num_journal, channels, c, KEPT: tl.constexpr):
     """Row `index` of a request's past inputs: its state's rows, then its journal's."""
-    in_state = index < KEPT
-    state = tl.load(states_ptr + (slot * KEPT + index) * channels + c, mask=inside & in_state, other=0.0)
+    # A bound, not a scalar truth value: Triton 3.9 interprets those as int32, which is no mask.
+    in_state = tl.where(index < KEPT, channels, 0)
+    state = tl.load(states_ptr + (slot * KEPT + index) * channels + c, mask=c < in_state, other=0.0)
     row = journal * num_journal + index - KEPT
-    kept = tl.load(journal_ptr + row * channels + c, mask=inside & (index >= KEPT), other=0.0)
+    kept = tl.load(journal_ptr + row * channels + c, mask=c < channels - in_state, other=0.0)
     return state.to(tl.float32) + kept.to(tl.float32)
 
 
@@ -86,7 +87,7 @@ def _verify_conv(
         for tap in tl.static_range(KEPT + 1):
             if row + tap < KEPT:
                 past = num_rows + row + tap
-                value = _input(states_ptr, journal_ptr, slot, journal, past, num_journal, channels, c, inside, KEPT)
+                value = _input(states_ptr, journal_ptr, slot, journal, past, num_journal, channels, c, KEPT)
             else:
                 value = tl.load(x_base + (row + tap - KEPT) * x_row_stride, mask=inside, other=0.0).to(tl.float32)
             weight = tl.load(weight_ptr + c * (KEPT + 1) + tap, mask=inside, other=0.0)
@@ -99,13 +100,13 @@ def _verify_conv(
         target = tl.load(snapshot_slots_ptr + request)
         for row in tl.static_range(KEPT):
             past = snapshot_rows + row
-            value = _input(states_ptr, journal_ptr, slot, journal, past, num_journal, channels, c, inside, KEPT)
+            value = _input(states_ptr, journal_ptr, slot, journal, past, num_journal, channels, c, KEPT)
             place = (target * KEPT + row) * channels + c
             tl.store(states_ptr + place, value.to(states_ptr.dtype.element_ty), mask=inside)
     # Upwards: row r takes what stood at r + num_rows, which no earlier row has overwritten.
     for row in tl.static_range(KEPT):
         past = num_rows + row
-        value = _input(states_ptr, journal_ptr, slot, journal, past, num_journal, channels, c, inside, KEPT)
+        value = _input(states_ptr, journal_ptr, slot, journal, past, num_journal, channels, c, KEPT)
         tl.store(states_ptr + (slot * KEPT + row) * channels + c, value.to(states_ptr.dtype.element_ty), mask=inside)
     for row in tl.static_range(WIDTH):
         value = tl.load(x_base + row * x_row_stride, mask=inside, other=0.0)

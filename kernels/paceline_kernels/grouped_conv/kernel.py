@@ -47,7 +47,9 @@ def _grouped_conv(
     place = row % width
     total = tl.zeros([BLOCK_H], tl.float32)
     for tap in tl.static_range(TAPS):
-        x = tl.load(x_ptr + (row - tap) * hidden + channel, mask=inside & (place >= tap), other=0.0).to(tl.float32)
+        # A bound, not a scalar truth value: Triton 3.9 interprets those as int32, which is no mask.
+        reach = tl.where(place >= tap, hidden, 0)
+        x = tl.load(x_ptr + (row - tap) * hidden + channel, mask=channel < reach, other=0.0).to(tl.float32)
         delta = tl.load(delta_ptr + row * delta_stride + tap * groups + channel // group_size, mask=inside, other=0.0)
         base = tl.load(base_ptr + tap * hidden + channel, mask=inside, other=0.0)
         total += (base.to(tl.float32) + delta.to(tl.float32)) * x

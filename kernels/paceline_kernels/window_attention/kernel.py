@@ -96,7 +96,7 @@ def _attend_part(
     out = tl.zeros([BLOCK_M, D], tl.float32)
 
     # The block's own keys belong to the first part; every row sees itself there, so the joined maximum is finite.
-    in_part = (w < width) & (split == 0)
+    in_part = w < tl.where(split == 0, width, 0)
     block_at = ((batch * width + w) * num_kv_heads + head)[:, None] * D + d[None, :]
     block_keys = tl.load(block_keys_ptr + block_at, mask=in_part[:, None], other=0.0)
     block_values = tl.load(block_values_ptr + block_at, mask=in_part[:, None], other=0.0)
