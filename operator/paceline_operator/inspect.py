@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from paceline_compat import Inspection, Options, inspect_pair
+from paceline_compat import Inspection, MetadataError, Options, inspect_pair, resolved_revision
 from paceline_operator.errors import Problem
 from paceline_operator.inspection import UNKNOWN
 from paceline_operator.judgement import Judgement, judge
@@ -48,11 +48,14 @@ def facts(found: Inspection, target: str, draft: str | None) -> dict[str, Any]:
 
 
 def revision(location: str) -> str:
-    """The revision in `hf://org/name@revision/...`; `main` when the hub was left to choose, empty for other places."""
+    """The commit that a hub location stands for; the revision it names where the hub does not tell; empty for other places."""
     if not location.startswith("hf://"):
         return ""
-    name = location.split("/")[3]
-    return name.partition("@")[2] or "main"
+    named = location.split("/")[3].partition("@")[2] or "main"
+    try:
+        return resolved_revision(location) or named
+    except MetadataError:
+        return named
 
 
 def verdict_message(judgement: Judgement, model: dict[str, Any]) -> str:

@@ -54,11 +54,15 @@ class HttpFolder:
 
 
 class HttpSource:
-    """One remote file. Opening it reads its first 64 KiB: the size comes with them, and most headers fit."""
+    """One remote file. Opening it reads its first 64 KiB: the size comes with them, and most headers fit.
+
+    ``commit`` is what a hub says the revision in the address stands for (its ``X-Repo-Commit`` header), else None.
+    """
 
     def __init__(self, folder: HttpFolder, file: str) -> None:
         self.name = f"{folder.name}/{file}"
         self._folder, self._url = folder, f"{folder.base_url}/{urllib.parse.quote(file)}"
+        self.commit: str | None = None
         self._head, self.size_bytes = self._first()
 
     def read(self, offset: int, length: int) -> bytes:
@@ -87,6 +91,7 @@ class HttpSource:
         timeout_s = min(folder.timeout_s, folder.budget.left_s(self.name))
         try:
             with urllib.request.build_opener(_SafeRedirect).open(request, timeout=timeout_s) as response:
+                self.commit = response.headers.get("X-Repo-Commit") or self.commit
                 return self._bounded(response, length), self._total(response, length)
         except urllib.error.HTTPError as error:
             with error:

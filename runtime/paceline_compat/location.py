@@ -63,6 +63,15 @@ def open_location(
     return Location(LocalFolder(path))
 
 
+def resolved_revision(text: str) -> str | None:
+    """The commit that a hub location stands for now, by one small request; None elsewhere, or when the hub does not say."""
+    if not text.startswith("hf://"):
+        return None
+    location = open_location(text)
+    source = location.folder.open("config.json")
+    return getattr(source, "commit", None)
+
+
 def _hub(text: str, endpoint: str | None, token: str | None, budget: Budget) -> Location:
     from .http_source import HttpFolder
 

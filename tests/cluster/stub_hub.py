@@ -46,7 +46,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def _answer(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
         self.send_response(status)
-        for name, value in {**(headers or {}), "Content-Length": str(len(body))}.items():
+        for name, value in {**(headers or {}), "Content-Length": str(len(body)), "X-Repo-Commit": COMMIT}.items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(body)

@@ -14,6 +14,7 @@ from operator_scene import STUB, Scene, installed, models_namespace
 from processcluster import Cluster, ClusterError
 from processcluster.images import Image
 from released_pairs import TINY_TARGET_CONFIG, draft_shapes, target_shapes, tiny_draft_config
+from stub_hub import COMMIT
 
 HUB = "stub/hub:test"
 PAIR = {
@@ -108,8 +109,8 @@ def test_weights_are_cached_before_anything_serves(scene: Scene):
     assert status["model"] == {
         "architecture": "Qwen3ForCausalLM",
         "blockSize": 8,
-        "targetRevision": "main",
-        "draftRevision": "main",
+        "targetRevision": COMMIT,
+        "draftRevision": COMMIT,
     }
     assert {path.rpartition("/")[2] for path in paths} <= folders
     assert len(paths) == 2

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 from headers_builder import GgufFile, safetensors_bytes
 
-from paceline_compat import MetadataError, MissingFileError, SourceError, open_location, read_target
+from paceline_compat import MetadataError, MissingFileError, SourceError, open_location, read_target, resolved_revision
 from paceline_compat.budget import Budget
 from paceline_compat.safetensors_header import read_folder
 from paceline_compat.source import find
@@ -25,6 +25,7 @@ class FakeHub:
     seen: list[tuple[str, str | None, str | None]] = field(default_factory=list)
     address: str = ""
     release: threading.Event = field(default_factory=threading.Event)
+    commit: str = ""
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -59,6 +60,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if self.hub.mode == "ranges" or self.hub.mode == "short":
             self.send_header("Content-Range", f"bytes {begin}-{begin + len(part) - 1}/{len(data)}")
         self.send_header("Content-Length", str(len(part)))
+        if self.hub.commit:
+            self.send_header("X-Repo-Commit", self.hub.commit)
         self.end_headers()
         return self.wfile.write(part[: len(part) // 2] if self.hub.mode == "short" else part)
 
@@ -107,6 +110,17 @@ def test_a_hub_location_resolves_to_repository_revision_and_file(hubs):
     assert location.name == "hf://org/model@v1.0"
     assert set(read_folder(location.folder)) == {"a", "b"}
     assert {seen[2] for seen in hub.seen} == {"Bearer secret"}
+
+
+def test_a_hub_says_which_commit_a_revision_is(hubs, monkeypatch):
+    """From the header of one small answer; None where nobody says."""
+    hub = hubs[0]
+    hub.files["/org/model/resolve/v1.0/config.json"] = b"{}"
+    monkeypatch.setenv("HF_ENDPOINT", hub.address)
+    assert resolved_revision("hf://org/model@v1.0") is None
+    hub.commit = "c0ffee"
+    assert resolved_revision("hf://org/model@v1.0") == "c0ffee"
+    assert resolved_revision("/models/elsewhere") is None
 
 
 def test_a_remote_gguf_is_read_by_its_name(hubs):
