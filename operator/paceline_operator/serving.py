@@ -43,7 +43,7 @@ def available(deployment: Object | None, pods: Sequence[Object]) -> Verdict:
     if deployment is None:
         return Verdict("False", "NotDeployed", "no pods are asked for yet")
     if num := deployment.get("status", {}).get("availableReplicas", 0):
-        return Verdict("True", "PodsAvailable", f"{num} pods answer")
+        return Verdict("True", "PodsAvailable", "1 pod answers" if num == 1 else f"{num} pods answer")
     if deployment["spec"].get("replicas") == 0:
         return Verdict("False", "ScaledToZero", "replicas is 0")
     if stuck := waiting(pods):
