@@ -12,6 +12,7 @@ import pytest
 import torch
 from knowing_pairs import VOCAB_SIZE, WINDOW, KnowingPair, knowing_pair
 from law_engine import Answer, make_engine, plain_tokens, record_plans, run
+from law_prompts import law_prompts
 from no_reads import watch_launches
 
 from paceline_runtime.engine.core import Engine
@@ -31,26 +32,7 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return knowing_pair(tmp_path_factory.mktemp(request.param), request.param)
 
 
-def _prompts() -> dict[str, list[int]]:
-    generator = torch.Generator().manual_seed(8)
-
-    def random(count: int) -> list[int]:
-        return torch.randint(0, VOCAB_SIZE - 1, (count,), generator=generator).tolist()
-
-    shared = random(100)
-    return {
-        "long": shared + random(90),
-        "parted": shared + random(40),
-        "short": random(3),
-        "page": random(64),
-        "sampled": shared[:70] + random(20),
-        "aborted": random(30),
-        "other": random(11),
-        "third": random(49),
-    }
-
-
-PROMPTS = _prompts()
+PROMPTS = law_prompts(8, range(VOCAB_SIZE - 1), short=3, page=64, sampled=(70, 20), aborted=30, other=11, third=49)
 WAVES = (("long", "short", "sampled", "aborted", "page"), ("parted", "long", "sampled", "other", "third"))
 
 

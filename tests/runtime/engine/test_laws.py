@@ -3,8 +3,8 @@
 from collections import Counter
 
 import pytest
-import torch
 from law_engine import make_engine, plain_tokens, record_plans, run
+from law_prompts import law_prompts
 from scripted_proposers import KnowingProposer
 
 from paceline_runtime.sampling import SamplingParams
@@ -14,28 +14,7 @@ VOCAB_SIZE = 64
 MAX_TOKENS = 44
 
 
-def _prompts() -> dict[str, list[int]]:
-    """Prompts that share a prefix and part inside a page, short ones, one on a page boundary."""
-    generator = torch.Generator().manual_seed(3)
-
-    def random(count: int) -> list[int]:
-        return torch.randint(2, VOCAB_SIZE, (count,), generator=generator).tolist()
-
-    shared = random(100)
-    return {
-        "long": shared + random(90),
-        "parted": shared + random(40),
-        "short": random(5),
-        "page": random(64),
-        "sampled": random(70),
-        "penalized": random(20),
-        "biased": random(33),
-        "aborted": random(30),
-        "stopped": random(12),
-    }
-
-
-PROMPTS = _prompts()
+PROMPTS = law_prompts(3, range(2, VOCAB_SIZE), short=5, page=64, sampled=70, penalized=20, biased=33, aborted=30, stopped=12)
 GREEDY = SamplingParams(max_tokens=MAX_TOKENS, ignore_eos=True)
 PENALTIES = dict(presence_penalty=0.5, frequency_penalty=0.4, repetition_penalty=1.2)
 PARAMS = {

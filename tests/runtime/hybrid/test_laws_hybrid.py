@@ -6,6 +6,7 @@ import pytest
 import torch
 from hybrid_models import HYBRIDS, save_hybrid
 from law_engine import CyclingDepth, make_engine, plain_tokens, record_plans, run
+from law_prompts import law_prompts
 from scripted_proposers import KnowingProposer
 
 from paceline_runtime.loaders import load_target
@@ -28,26 +29,7 @@ def target(request, tmp_path_factory):
     return load_target(save_hybrid(request.param, tmp_path_factory.mktemp("tiny"), **fields), dtype=torch.float64)
 
 
-def _prompts() -> dict[str, list[int]]:
-    """Prompts that share a prefix and part inside a page, short ones, one on a page boundary."""
-    generator = torch.Generator().manual_seed(3)
-
-    def random(count: int) -> list[int]:
-        return torch.randint(2, VOCAB_SIZE, (count,), generator=generator).tolist()
-
-    shared = random(100)
-    return {
-        "long": shared + random(90),
-        "parted": shared + random(40),
-        "short": random(5),
-        "page": random(64),
-        "sampled": random(70),
-        "aborted": random(30),
-        "other": random(50),
-    }
-
-
-PROMPTS = _prompts()
+PROMPTS = law_prompts(3, range(2, VOCAB_SIZE), short=5, page=64, sampled=70, aborted=30, other=50)
 WAVES = (("long", "short", "sampled", "aborted", "page"), ("parted", "long", "other", "sampled", "short"))
 
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 from hybrid_models import HYBRIDS, save_hybrid
 from law_engine import CyclingDepth, make_engine, plain_tokens, record_plans, run
+from law_prompts import law_prompts
 from mtp_models import FILE, VOCAB_SIZE, save_with_mtp
 from no_reads import watch_launches
 from safetensors.torch import load_file, save_file
@@ -35,26 +36,7 @@ def target(pair):
     return load_target(pair.path, dtype=torch.float64)
 
 
-def _prompts() -> dict[str, list[int]]:
-    generator = torch.Generator().manual_seed(3)
-
-    def random(count: int) -> list[int]:
-        return torch.randint(0, VOCAB_SIZE, (count,), generator=generator).tolist()
-
-    shared = random(100)
-    return {
-        "long": shared + random(90),
-        "parted": shared + random(40),
-        "short": random(3),
-        "page": random(64),
-        "sampled": random(70),
-        "one": random(1),
-        "aborted": random(30),
-        "other": random(50),
-    }
-
-
-PROMPTS = _prompts()
+PROMPTS = law_prompts(3, range(VOCAB_SIZE), short=3, page=64, sampled=70, one=1, aborted=30, other=50)
 WAVES = (("long", "short", "sampled", "aborted", "page"), ("parted", "long", "other", "sampled", "one"))
 
 
