@@ -54,7 +54,7 @@ def plan_memory(
     page_bytes = bytes_per_page(target, proposer)
     longest = config.max_model_len or target.shape.max_positions
     fixed = _fixed_parts(config, target, proposer, longest)
-    budget = budget_bytes(config, target, freed=freed)
+    budget = budget_bytes(config, target, proposer, freed=freed)
     affordable = max(budget - sum(size for _, size in fixed), 0) // page_bytes
     wanted = 1 + 2 * config.max_running_req * pages_for(longest)
     num_pages = config.num_pages + 1 if config.num_pages is not None else min(wanted, affordable)
@@ -114,6 +114,7 @@ def _temporary_bytes(config: EngineConfig, target: TargetModel, num_steps: int, 
 def budget_bytes(
     config: EngineConfig,
     target: TargetModel | None = None,
+    proposer: Proposer | None = None,
     *,
     device: torch.device | None = None,
     freed: TargetMemory | None = None,
@@ -125,6 +126,8 @@ def budget_bytes(
     assert device is not None, "a budget is of a device"
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else host_free_bytes()
     held = target.memory_bytes() if target is not None else 0
+    if proposer is not None:  # its per-request state exists only once there are caches
+        held += proposer.memory_bytes(0 if freed is None else config.max_running_req + 1)
     if freed is not None:
         held += freed.pages.memory_bytes() + (freed.states.memory_bytes() if freed.states else 0)
     return int((free + held) * config.memory_ratio)

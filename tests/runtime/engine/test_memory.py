@@ -12,6 +12,7 @@ from paceline_compat import PlanOptions, plan, read_target
 from paceline_runtime.config import EngineConfig
 from paceline_runtime.engine.build import assemble, build_engine, pick_device
 from paceline_runtime.engine.host_memory import host_free_bytes
+from paceline_runtime.engine.memory import budget_bytes
 from paceline_runtime.messages import Rebuild, Submit
 from paceline_runtime.sampling import SamplingParams
 from paceline_runtime.speculative.ngram import NgramProposer
@@ -169,6 +170,23 @@ def test_a_misfit_is_refused_before_loading(tmp_path):
         build_engine(EngineConfig(model_path=path, max_model_len=9999))
     with pytest.raises(ValueError, match=r"does not fit(.|\n)*MiB are short"):
         build_engine(EngineConfig(model_path=path, memory_bytes=1 << 20, dtype="float32"))
+
+
+def test_what_is_loaded_already_is_not_counted_against_the_budget_twice(target, monkeypatch):
+    """Target and draft are both part of the plan, and no longer part of what is free."""
+
+    class Heavy(NgramProposer):
+        def memory_bytes(self, num_rows):
+            return 5000 + 10 * num_rows
+
+    monkeypatch.setattr("paceline_runtime.engine.memory.host_free_bytes", lambda: 10**6)
+    config = _config(memory_bytes=None, memory_ratio=1.0, max_running_req=2)
+    freed = assemble(_config(), target, None).executor.memory
+
+    assert budget_bytes(config, target, None) == 10**6 + target.memory_bytes()
+    assert budget_bytes(config, target, Heavy(3)) == 10**6 + target.memory_bytes() + 5000
+    after = 10**6 + target.memory_bytes() + 5030 + freed.pages.memory_bytes()
+    assert budget_bytes(config, target, Heavy(3), freed=freed) == after
 
 
 def test_an_engine_on_a_cpu_imports_no_compiler(tmp_path):
