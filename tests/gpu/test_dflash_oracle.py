@@ -18,10 +18,8 @@ from paceline_runtime.speculative.dflash.draft import Draft
 from paceline_runtime.speculative.dflash.ops import ops_for
 from paceline_runtime.speculative.dflash.weights import assemble
 
-FLOAT32_BOUND = 1e-4
-BFLOAT16_SLACK = 1.25
-"""A random draft amplifies rounding (its convolutions multiply two random factors), so the package's own deviation is the
-measure: ours may be this much of it."""
+FLOAT32_BOUND, BFLOAT16_BOUND = 1e-4, 2e-2
+"""In bfloat16, or what the package deviates by itself: a tiny random draft amplifies rounding past any fixed bound."""
 REAL = dict(
     hidden_size=1024,
     intermediate_size=2048,
@@ -64,7 +62,8 @@ def test_draft_equals_the_package_after_rejections(pair, scale, dtype, num_steps
     """Hidden states of every block, over contexts shorter and longer than the window, with rejected rows in between."""
     oracle, exact, draft, target = pair
     harness, peers = Harness(draft, target, num_steps), [OracleRun(oracle, target), OracleRun(exact, target)]
-    shape, length = (len(draft.config.target_layer_ids), draft.config.hidden_size), scale.pick(20, 300)
+    shape, length = (len(draft.config.target_layer_ids), draft.config.hidden_size), scale.pick(26, 460)
+    assert length < draft.config.sliding_window
     new = torch.randn(length, *shape, dtype=dtype, device=scale.device)
     harness.prefill(1, range(1, 33), 0, new)
     deviations = []
@@ -79,8 +78,8 @@ def test_draft_equals_the_package_after_rejections(pair, scale, dtype, num_steps
 
     ours, theirs = (sum(column) / len(deviations) for column in zip(*deviations, strict=True))
     tell(relative_rms=ours, package=theirs, last_length=length, window=draft.config.sliding_window)
-    assert length > draft.config.sliding_window or num_steps == 1
-    assert ours <= (FLOAT32_BOUND if dtype == torch.float32 else max(2e-2, BFLOAT16_SLACK * theirs))
+    assert length > draft.config.sliding_window
+    assert ours <= (FLOAT32_BOUND if dtype == torch.float32 else max(BFLOAT16_BOUND, theirs))
 
 
 def block_hidden(harness, target, anchor, length, num_steps):

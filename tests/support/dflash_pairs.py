@@ -79,7 +79,9 @@ def oracle_draft(content: dict[str, Any], seed: int = 1, dtype: torch.dtype = to
                 parameter.copy_(1 + 0.2 * noise)
             else:
                 parameter.copy_(noise * (0.5 if "codebook" in name else parameter.shape[-1] ** -0.5))
-    return model.to(dtype)
+    frequencies = model.rotary_emb.inv_freq.clone()
+    model.to(dtype).rotary_emb.inv_freq = frequencies  # `to` would round it, which loading in a dtype does not
+    return model
 
 
 def our_draft(oracle: DFlash2DraftModel, content: dict[str, Any], dtype: torch.dtype = torch.float64) -> Draft:
