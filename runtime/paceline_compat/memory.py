@@ -6,6 +6,7 @@ are dequantized), K/V, context rows and rings are kept in it. Recurrent states a
 
 from __future__ import annotations
 
+from .activations import attention_values, delta_values, layer_values, mixture_values, mlp_values
 from .draft_tensors import CODEBOOKS
 from .facts import DraftFacts, TargetFacts
 
@@ -104,16 +105,15 @@ def logits_bytes(target: TargetFacts, num_rows: int) -> int:
 
 def prefill_bytes(target: TargetFacts, draft: DraftFacts | None, chunk_tokens: int, dtype_bytes: int) -> int:
     """Activations of the widest layer for one chunk, and the tapped rows as they are summed up in float32."""
-    attention = (2 * target.num_heads + 2 * target.num_kv_heads) * target.head_dim
-    linear = 2 * target.gdn.conv_dim if target.gdn else 0
-    mlp = 3 * target.intermediate_size
-    if target.moe:
-        moe = target.moe
-        mlp = moe.num_experts_per_token * (target.hidden_size + 3 * moe.intermediate_size)
-        mlp += 3 * moe.shared_intermediate_size
-    width = 4 * target.hidden_size + max(attention, linear, mlp)
+    hidden, is_hybrid = target.hidden_size, target.gdn is not None
+    values = layer_values(
+        hidden,
+        attention_values(target.num_heads, target.num_kv_heads, target.head_dim, gated=is_hybrid),
+        delta_values(target.gdn) if target.gdn else 0,
+        mixture_values(target.moe, hidden) if target.moe else mlp_values(target.intermediate_size),
+    )
     tapped = draft.hidden_size * STATE_BYTES if draft else 0
-    return chunk_tokens * (width * dtype_bytes + tapped)
+    return chunk_tokens * (values * dtype_bytes + tapped)
 
 
 def history_bytes(max_running: int, max_model_len: int, num_steps: int) -> int:

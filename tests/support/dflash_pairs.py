@@ -111,7 +111,7 @@ class TableTarget:
         self.dtype, self.device = dtype, torch.device(device)
         self.embedding = torch.randn(vocab_size, hidden_size, generator=generator, device=device).to(dtype)
         self.head = torch.randn(vocab_size, hidden_size, generator=generator, device=device).to(dtype)
-        self.shape = ModelShape("qwen3", num_layers, (), hidden_size, 2, 16, vocab_size, 512, (1,))
+        self.shape = ModelShape("qwen3", num_layers, (), hidden_size, 2, 16, vocab_size, 512, (1,), 0)
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
         return self.embedding[ids]

@@ -16,6 +16,7 @@ class StatelessProposer:
     """The parts of the contract that a proposer without state leaves empty; counts its rows' lives."""
 
     name = "scripted"
+    kept_row_bytes = 0
 
     def __init__(self, num_steps: int) -> None:
         self.num_steps = num_steps

@@ -12,12 +12,10 @@ from paceline_kernels.gated_delta.reference import DeltaRows
 
 
 def prefill_fla(rows: DeltaRows, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """`prefill` of the reference for float32 states; fla's layout of a state is ours, [Hv, Dk, Dv]."""
-    num_shared = rows.v.shape[-2] // rows.k.shape[-2]
-    q, k = (x.repeat_interleave(num_shared, dim=-2) for x in (rows.q, rows.k))
+    """`prefill` of the reference for float32 states; fla's layout of a state and its sharing of key heads are ours."""
     out, after = chunk_gated_delta_rule(
-        q=q[None],
-        k=k[None],
+        q=rows.q[None],
+        k=rows.k[None],
         v=rows.v[None],
         g=rows.log_decay[None],
         beta=rows.beta[None],

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
+from paceline_compat.facts import GdnFacts
 from paceline_kernels.causal_conv import replay_conv
 from paceline_kernels.gated_delta import Journal, replay
 from paceline_kernels.replay import Replay
@@ -40,6 +41,11 @@ class DeltaShape:
     def conv_channels(self) -> int:
         """Channels of the convolution: q, k and v."""
         return 2 * self.key_width + self.value_width
+
+    @property
+    def facts(self) -> GdnFacts:
+        """The same sizes as the memory arithmetic takes them."""
+        return GdnFacts(self.num_key_heads, self.num_value_heads, self.key_dim, self.value_dim, self.conv_size)
 
     def slot_bytes(self, dtype: torch.dtype) -> int:
         """One layer's state in an engine of `dtype`."""

@@ -83,7 +83,7 @@ def _fixed_parts(
         ("recurrent states", slots * target.shape.state_bytes_per_slot),
         ("journals", (config.max_running_req + 1) * (1 + num_steps) * target.shape.journal_row_bytes),
         ("token history", history_bytes(config.max_running_req, max_model_len, num_steps)),
-        ("step temporaries", _temporary_bytes(config, target, num_steps, max_model_len)),
+        ("step temporaries", _temporary_bytes(config, target, proposer, max_model_len)),
     )
 
 
@@ -102,11 +102,11 @@ def bytes_per_page(target: TargetModel, proposer: Proposer | None) -> int:
     return kv_bytes * PAGE_TOKENS + sum(math.prod(plane.page_shape(PAGE_TOKENS)) * plane.dtype.itemsize for plane in planes)
 
 
-def _temporary_bytes(config: EngineConfig, target: TargetModel, num_steps: int, max_model_len: int) -> int:
+def _temporary_bytes(config: EngineConfig, target: TargetModel, proposer: Proposer | None, max_model_len: int) -> int:
     """Logits of a full verify (adjusted and sorted copies too), activations of a full chunk, one layer's K/V in one piece."""
-    shape = target.shape
-    rows = config.max_running_req * (1 + num_steps)
-    activation_bytes = config.max_prefill_tokens * shape.hidden_size * target.dtype.itemsize * 16
+    shape, kept = target.shape, proposer.kept_row_bytes if proposer else 0
+    rows = config.max_running_req * (1 + (proposer.num_steps if proposer else 0))
+    activation_bytes = config.max_prefill_tokens * (shape.layer_values * target.dtype.itemsize + kept)
     gathered_bytes = 2 * max_model_len * shape.num_kv_heads * shape.head_dim * target.dtype.itemsize
     return rows * shape.vocab_size * 4 * 4 + activation_bytes + gathered_bytes
 

@@ -21,6 +21,7 @@ class ModelShape:
     """The sizes that caches, planner and proposers need.
 
     `attention_layers` holds the layer indices that keep K/V, in order; their position in it is the index into the pages.
+    `layer_values` is how many values one row takes while the widest layer computes.
     `state_bytes_per_slot` and `journal_row_bytes`, of one verified row, are 0 for targets without recurrent state.
     """
 
@@ -33,6 +34,7 @@ class ModelShape:
     vocab_size: int
     max_positions: int
     eos_ids: tuple[int, ...]
+    layer_values: int
     state_bytes_per_slot: int = 0
     journal_row_bytes: int = 0
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from paceline_compat.activations import attention_values, layer_values, mlp_values
 from paceline_runtime.batch import ForwardBatch
 from paceline_runtime.layers.attention import Attention, AttentionContext, attention_context
 from paceline_runtime.layers.embedding import Embedding, Head
@@ -185,4 +186,9 @@ def _shape(config: DecoderConfig) -> ModelShape:
         vocab_size=config.vocab_size,
         max_positions=config.max_positions,
         eos_ids=config.eos_ids,
+        layer_values=layer_values(
+            config.hidden_size,
+            attention_values(config.num_heads, config.num_kv_heads, config.head_dim, gated=False),
+            mlp_values(config.intermediate_size),
+        ),
     )

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
+from paceline_compat.activations import attention_values, delta_values, layer_values
 from paceline_runtime.batch import ForwardBatch
 from paceline_runtime.cache.gated_delta_states import GatedDeltaStates, state_dtype
 from paceline_runtime.layers.attention import AttentionContext, attention_context
@@ -115,9 +116,9 @@ def _delta(config: HybridConfig, name: str, layer: int, parameters: Parameters) 
 class HybridDecoder:
     """A `TargetModel`: embedding, layers, final norm, head. A checkpoint's vision tower and MTP head are passed over."""
 
-    def __init__(self, config: HybridConfig, make_mlp: MakeMlp, parameters: Parameters) -> None:
+    def __init__(self, config: HybridConfig, make_mlp: MakeMlp, parameters: Parameters, *, mlp_values: int) -> None:
         self.config, self.make_mlp = config, make_mlp
-        self.shape = _shape(config, parameters.dtype)
+        self.shape = _shape(config, parameters.dtype, mlp_values)
         self.dtype, self.device, self._parameters = parameters.dtype, parameters.device, parameters
         self.rotary = Rotary(config.rope, parameters.dtype, parameters.device)
         self._ops = ops_for(parameters.device, parameters.dtype)
@@ -183,7 +184,8 @@ def _layers(config: HybridConfig, make_mlp: MakeMlp, parameters: Parameters) -> 
     return layers
 
 
-def _shape(config: HybridConfig, dtype: torch.dtype) -> ModelShape:
+def _shape(config: HybridConfig, dtype: torch.dtype, mlp_values: int) -> ModelShape:
+    attention = attention_values(config.num_heads, config.num_kv_heads, config.head_dim, gated=True)
     return ModelShape(
         family=config.family,
         num_layers=len(config.layer_types),
@@ -194,6 +196,7 @@ def _shape(config: HybridConfig, dtype: torch.dtype) -> ModelShape:
         vocab_size=config.vocab_size,
         max_positions=config.max_positions,
         eos_ids=config.eos_ids,
+        layer_values=layer_values(config.hidden_size, attention, delta_values(config.delta.facts), mlp_values),
         state_bytes_per_slot=config.num_linear_layers * config.delta.slot_bytes(dtype),
         journal_row_bytes=config.num_linear_layers * config.delta.journal_row_bytes(dtype),
     )

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from paceline_compat.activations import mlp_values
 from paceline_runtime.layers.mlp import GatedMlp
 from paceline_runtime.layers.parameters import Parameters
 from paceline_runtime.models.hybrid import HybridDecoder, Mlp
@@ -27,7 +28,7 @@ def build(config: Mapping[str, Any], parameters: Parameters) -> HybridDecoder:
 
         return every_row
 
-    return HybridDecoder(hybrid, make_mlp, parameters)
+    return HybridDecoder(hybrid, make_mlp, parameters, mlp_values=mlp_values(inner))
 
 
 def gated_mlp(name: str, hidden_size: int, intermediate_size: int, parameters: Parameters) -> GatedMlp:

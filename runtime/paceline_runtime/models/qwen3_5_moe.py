@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from paceline_compat.activations import mixture_values
+from paceline_compat.facts import MoeFacts
 from paceline_runtime.layers.moe import MixtureOfExperts
 from paceline_runtime.layers.parameters import Parameters, Place
 from paceline_runtime.models.config import ConfigReader
 from paceline_runtime.models.hybrid import HybridDecoder
 from paceline_runtime.models.hybrid_config import hybrid_reader, read_hybrid_config
 from paceline_runtime.models.qwen3_5 import gated_mlp
-
-
-@dataclass(frozen=True)
-class ExpertSizes:
-    """The mixture's own sizes."""
-
-    num_experts: int
-    num_chosen: int
-    intermediate_size: int
-    shared_size: int
 
 
 def build(config: Mapping[str, Any], parameters: Parameters) -> HybridDecoder:
@@ -35,35 +26,35 @@ def build(config: Mapping[str, Any], parameters: Parameters) -> HybridDecoder:
     def make_mlp(name: str, parameters: Parameters) -> MixtureOfExperts:
         return _mixture(name, hybrid.hidden_size, sizes, parameters)
 
-    return HybridDecoder(hybrid, make_mlp, parameters)
+    return HybridDecoder(hybrid, make_mlp, parameters, mlp_values=mixture_values(sizes, hybrid.hidden_size))
 
 
-def _read_sizes(reader: ConfigReader) -> ExpertSizes:
+def _read_sizes(reader: ConfigReader) -> MoeFacts:
     reader.refuse_unless_neutral({"norm_topk_prob": (True,), "mlp_only_layers": ([],), "decoder_sparse_step": (1,)})
-    sizes = ExpertSizes(
+    sizes = MoeFacts(
         num_experts=reader.size("num_experts"),
-        num_chosen=reader.size("num_experts_per_tok"),
+        num_experts_per_token=reader.size("num_experts_per_tok"),
         intermediate_size=reader.size("moe_intermediate_size"),
-        shared_size=reader.size("shared_expert_intermediate_size"),
+        shared_intermediate_size=reader.size("shared_expert_intermediate_size"),
     )
-    if sizes.num_chosen > sizes.num_experts:
-        reader.problems.append(f"num_experts_per_tok {sizes.num_chosen} exceeds num_experts {sizes.num_experts}")
+    if sizes.num_experts_per_token > sizes.num_experts:
+        reader.problems.append(f"num_experts_per_tok {sizes.num_experts_per_token} exceeds num_experts {sizes.num_experts}")
     return sizes
 
 
-def _mixture(name: str, hidden_size: int, sizes: ExpertSizes, parameters: Parameters) -> MixtureOfExperts:
+def _mixture(name: str, hidden_size: int, sizes: MoeFacts, parameters: Parameters) -> MixtureOfExperts:
     gate_up, down = _experts(f"{name}.experts", hidden_size, sizes, parameters)
     return MixtureOfExperts(
         parameters.linear({f"{name}.gate": sizes.num_experts}, hidden_size),
         gate_up,
         down,
-        gated_mlp(f"{name}.shared_expert", hidden_size, sizes.shared_size, parameters),
+        gated_mlp(f"{name}.shared_expert", hidden_size, sizes.shared_intermediate_size, parameters),
         parameters.linear({f"{name}.shared_expert_gate": 1}, hidden_size),
-        num_chosen=sizes.num_chosen,
+        num_chosen=sizes.num_experts_per_token,
     )
 
 
-def _experts(name: str, hidden_size: int, sizes: ExpertSizes, parameters: Parameters) -> tuple[torch.Tensor, torch.Tensor]:
+def _experts(name: str, hidden_size: int, sizes: MoeFacts, parameters: Parameters) -> tuple[torch.Tensor, torch.Tensor]:
     """gate_up [E, 2 I, H] and down [E, H, I]: stored stacked like this, or each expert's three matrices on their own."""
     count, inner = sizes.num_experts, sizes.intermediate_size
     gate_up = parameters.tensor(f"{name}.gate_up_proj", count, 2 * inner, hidden_size)

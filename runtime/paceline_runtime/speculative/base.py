@@ -98,6 +98,8 @@ class Proposer(Protocol):
 
     name: str
     num_steps: int
+    kept_row_bytes: int
+    """What each row of a target forward leaves with the sink until `on_rows`."""
 
     @property
     def planes(self) -> tuple[PlaneSpec, ...]:

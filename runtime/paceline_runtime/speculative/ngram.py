@@ -16,6 +16,7 @@ class NgramProposer:
     """Drafts what followed the latest occurrence of the longest matching suffix of `min_match` to `max_match` tokens."""
 
     name = "ngram"
+    kept_row_bytes = 0
 
     def __init__(self, num_steps: int, *, min_match: int = 2, max_match: int = 4) -> None:
         self.num_steps = num_steps

@@ -12,7 +12,7 @@ from paceline_compat import PlanOptions, plan, read_target
 from paceline_runtime.config import EngineConfig
 from paceline_runtime.engine.build import assemble, build_engine, pick_device
 from paceline_runtime.engine.host_memory import host_free_bytes
-from paceline_runtime.engine.memory import budget_bytes
+from paceline_runtime.engine.memory import budget_bytes, plan_memory
 from paceline_runtime.messages import Rebuild, Submit
 from paceline_runtime.sampling import SamplingParams
 from paceline_runtime.speculative.ngram import NgramProposer
@@ -25,8 +25,6 @@ def _config(**options):
 def test_the_stores_are_as_large_as_planned(target):
     """Every planned part that is a store is asked for its bytes."""
     engine = assemble(_config(), target, NgramProposer(3))
-    from paceline_runtime.engine.memory import plan_memory
-
     parts = dict(plan_memory(_config(), target, NgramProposer(3)).parts)
 
     assert parts["target weights"] == target.memory_bytes()
@@ -34,20 +32,23 @@ def test_the_stores_are_as_large_as_planned(target):
     assert abs(parts["token history"] - engine.executor.rows.memory_bytes()) < 256
 
 
-def test_the_plan_from_headers_agrees_with_the_loaded_one(tmp_path):
-    """`paceline plan` and the engine give the same weights, pages and history for the same budget."""
-    path = save_tiny("qwen3", tmp_path, dtype=torch.float32)
-    options = dict(memory_bytes=3 << 20, max_model_len=300, dtype="float32", max_running_req=3, max_prefill_tokens=64)
+@pytest.mark.parametrize("family", ["llama", "qwen3", "qwen3_5", "qwen3_5_moe"])
+def test_the_plan_from_headers_agrees_with_the_loaded_one(tmp_path, family):
+    """`paceline plan` and the engine give the same weights, pages, temporaries and history for the same budget."""
+    path = save_tiny(family, tmp_path, dtype=torch.float32)
+    options = dict(memory_bytes=6 << 20, max_model_len=300, dtype="float32", max_running_req=3, max_prefill_tokens=64)
     engine = build_engine(EngineConfig(model_path=str(path), **options))
     said = plan(
-        3 << 20,
+        6 << 20,
         read_target(str(path)),
         None,
         PlanOptions(dtype="float32", max_running=3, max_model_len=300, max_prefill_tokens=64),
     )
     rows = {row.name: row.num_bytes for row in said.rows}
+    parts = dict(plan_memory(EngineConfig(model_path=str(path), **options), engine.executor.target, None).parts)
 
     assert rows["target weights"] == engine.executor.target.memory_bytes()
+    assert parts["step temporaries"] == sum(rows[name] for name in ("logits", "prefill temporaries", "gathered K/V"))
     assert said.page_bytes * engine.executor.memory.pages.num_pages == engine.executor.memory.pages.memory_bytes()
     assert abs(rows["token history"] - engine.executor.rows.memory_bytes()) < 256
 

@@ -25,6 +25,7 @@ class DFlashProposer:
 
     def __init__(self, draft: Draft, target: TargetModel, num_steps: int) -> None:
         self.draft, self.target, self.num_steps = draft, target, num_steps
+        self.kept_row_bytes = draft.config.hidden_size * torch.promote_types(draft.dtype, torch.float32).itemsize
         self._rings: ContextRings | None = None
         self._plane: torch.Tensor | None = None
 

@@ -45,6 +45,7 @@ class MtpProposer:
     """
 
     name = "mtp"
+    kept_row_bytes = 0
 
     def __init__(self, head: MtpHead, num_steps: int) -> None:
         self.head, self.num_steps = head, num_steps
