@@ -7,7 +7,7 @@ import pytest
 import torch
 from gpu_scale import Scale
 
-_TABLES = pytest.StashKey[dict[str, list[str]]]()
+_FIGURES = "figures"
 
 
 def pytest_addoption(parser):
@@ -17,16 +17,17 @@ def pytest_addoption(parser):
     )
 
 
-def pytest_configure(config):
-    """A place for the tables."""
-    config.stash[_TABLES] = {}
-
-
-def pytest_terminal_summary(terminalreporter, config):
-    """The tables, by file."""
-    for title, lines in config.stash.get(_TABLES, {}).items():
-        terminalreporter.write_sep("-", title)
-        terminalreporter.write_line("\n".join(lines))
+def pytest_terminal_summary(terminalreporter):
+    """The tables, by file; they come with the tests' reports, on whichever worker those ran."""
+    tables: dict[str, list[str]] = {}
+    for report in (*terminalreporter.getreports("passed"), *terminalreporter.getreports("failed")):
+        if report.when == "call":
+            lines = [line for name, line in report.user_properties if name == _FIGURES]
+            tables.setdefault(report.fspath, []).extend(lines)
+    for title, lines in tables.items():
+        if lines:
+            terminalreporter.write_sep("-", title)
+            terminalreporter.write_line("\n".join(lines))
 
 
 @pytest.fixture(scope="session", params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -38,11 +39,10 @@ def scale(request):
 @pytest.fixture
 def tell(request):
     """Add a line to the file's table."""
-    lines = request.config.stash[_TABLES].setdefault(request.path.name, [])
 
     def add(**figures):
         cells = (f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in figures.items())
         name = f"{request.node.originalname.removeprefix('test_')[:28]} {request.node.callspec.id}"
-        lines.append(f"{name:<52} " + ", ".join(cells))
+        request.node.user_properties.append((_FIGURES, f"{name:<52} " + ", ".join(cells)))
 
     return add
