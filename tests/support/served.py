@@ -64,7 +64,8 @@ def served_model(model: Path, *flags: str) -> Iterator[Served]:
 def _started(arguments: list[str]) -> Iterator[Served]:
     # A killed server leaves its socket's folder behind; here that is cleaned up with the rest.
     with tempfile.TemporaryDirectory(prefix="paceline-") as folder:
-        environment = {**os.environ, "PYTHONPATH": str(SUPPORT), "TMPDIR": folder}
+        path = os.pathsep.join([str(SUPPORT), *filter(None, [os.environ.get("PYTHONPATH")])])
+        environment = {**os.environ, "PYTHONPATH": path, "TMPDIR": folder}
         with subprocess.Popen([sys.executable, *arguments], stderr=subprocess.PIPE, text=True, env=environment) as process:
             try:
                 yield Served(process)
