@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
 from tiny_models import build_reference
 
 from paceline_compat.checkpoint import target_facts
@@ -54,6 +55,7 @@ _REAL_FAMILIES: dict[str, dict[str, Any]] = {
     "qwen3_5_moe": {**_REAL_GDN, **_REAL_MOE},
 }
 FAMILIES = tuple(_REAL_FAMILIES)
+_SELECTOR = "candidate_selector"
 
 
 @dataclass(frozen=True)
@@ -109,6 +111,29 @@ def random_dflash(path: Path, target: TargetModel, num_steps: int, *, window: in
     facts = target_facts(path.name, json.loads((path / "config.json").read_text()), {})
     content = draft_content(facts, DraftSizes(sliding_window=window, selector_rank=32))
     return dummy_dflash(content, target, num_steps)
+
+
+@torch.no_grad()
+def teach_successors(draft: Path, target: Path) -> None:
+    """Let a saved random draft know the successors towards which its predictable target leans.
+
+    Its layers are made faint, so that a slot's hidden row is the mask's embedding. The selector turns that into ones, and its
+    codebooks give every token a code of signs: a predecessor carries the code of the token after it.
+    """
+    content, tensors = json.loads((draft / "config.json").read_text()), load_file(draft / "model.safetensors")
+    embedding = load_file(target / "model.safetensors")["model.embed_tokens.weight"]
+    mask = embedding[content["dflash_config"]["mask_token_id"]].float()
+    for name, tensor in tensors.items():
+        if name.endswith(("o_proj.weight", "down_proj.weight")):
+            tensor.mul_(0.1)
+    projection = tensors[f"{_SELECTOR}.hidden_projection.weight"]
+    projection.copy_((mask / mask.norm() / len(mask) ** 0.5).expand_as(projection))
+    codes = torch.randn(len(embedding), len(projection), generator=torch.Generator().manual_seed(4)).sign()
+    tensors[f"{_SELECTOR}.successor_codebook"].copy_(codes)
+    tensors[f"{_SELECTOR}.predecessor_codebook"].copy_(4.0 * codes.roll(-1, 0))  # the mask has likely successors of its own
+    content["dflash_config"]["selector_top_k"] = len(embedding)
+    save_file(tensors, draft / "model.safetensors", metadata={"format": "pt"})
+    (draft / "config.json").write_text(json.dumps(content))
 
 
 def relative_rms(found: torch.Tensor, expected: torch.Tensor) -> float:
