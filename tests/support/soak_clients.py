@@ -42,7 +42,7 @@ class Streamed:
     @property
     def stopped_inside_a_run(self) -> bool:
         """Whether a stop cut off tokens that the last step had committed; the first token comes from no decode step."""
-        if self.finish_reason != "stop":
+        if self.finish_reason != "stop" or not self.usage:  # none comes to who hangs up
             return False
         committed = 1 + self.accepted + self.usage["completion_tokens_details"]["decode_steps"]
         return self.usage["completion_tokens"] < committed
