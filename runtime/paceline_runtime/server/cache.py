@@ -22,8 +22,9 @@ def cache_router(service: Service) -> APIRouter:
 
     @router.post("/v1/cache/rebuild")
     async def rebuild(request: Request) -> Response:
+        content = await read_body(request, service.config.max_body_bytes)
         service.loaded()
-        body = parse(await read_body(request, service.config.max_body_bytes), RebuildBody)
+        body = parse(content, RebuildBody)
         done = await service.client.rebuild(messages.Rebuild(**body.model_dump()))
         if done.error is not None:
             code = "cache_busy" if done.is_busy else "invalid_value"

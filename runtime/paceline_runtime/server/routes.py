@@ -37,16 +37,18 @@ def openai_router(service: Service) -> APIRouter:
 
     @router.post("/v1/chat/completions")
     async def chat_completions(request: Request) -> Response:
+        content = await read_body(request, service.config.max_body_bytes)
         loaded = service.loaded()
-        body = parse(await read_body(request, service.config.max_body_bytes), ChatBody)
+        body = parse(content, ChatBody)
         _check_model(body, service)
         job = await chat_job(body, f"chatcmpl-{uuid.uuid4().hex}", loaded.tokenizer, loaded.ready)
         return await _answer(request, service, loaded, job, ChatFormat(loaded.tokenizer))
 
     @router.post("/v1/completions")
     async def completions(request: Request) -> Response:
+        content = await read_body(request, service.config.max_body_bytes)
         loaded = service.loaded()
-        body = parse(await read_body(request, service.config.max_body_bytes), CompletionBody)
+        body = parse(content, CompletionBody)
         _check_model(body, service)
         job = await completion_job(body, f"cmpl-{uuid.uuid4().hex}", loaded.tokenizer, loaded.ready)
         return await _answer(request, service, loaded, job, CompletionFormat(loaded.tokenizer))
@@ -139,7 +141,11 @@ async def _disconnected(receive: Receive) -> None:
 
 
 async def read_body(request: Request, max_bytes: int) -> bytes:
-    """The whole body; refused as soon as it is known to be too large, by its declared length or by what has come."""
+    """The whole body; refused as soon as it is known to be too large, by its declared length or by what has come.
+
+    It is read before anything else is refused: bytes that nobody read reset a connection that closes, and the client would
+    lose the refusal with it.
+    """
     body = bytearray()
     declared = request.headers.get("content-length", "")
     if not (declared.isdigit() and int(declared) > max_bytes):

@@ -4,11 +4,16 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import pytest
 from live_server import MODEL, running
 from prometheus_client.parser import text_string_to_metric_families
+
+from paceline_runtime.config import EngineConfig, ServeConfig
+from paceline_runtime.server.app import create_app
+from paceline_runtime.server.service import Service
 
 COMPLETIONS = "/v1/completions"
 BODY = {"model": MODEL, "prompt": "x", "max_tokens": 7}
@@ -106,3 +111,26 @@ def test_the_server_process_has_no_torch() -> None:
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert result.stdout.split() == ["False", "False"]
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/v1/cache/rebuild"])
+async def test_a_refusal_that_closes_the_connection_waits_for_the_whole_body(path: str) -> None:
+    """Bytes that nobody read would reset the connection, and the client might never see why."""
+    client = SimpleNamespace(failure=None, ready=None, stats=None)
+    service = Service(ServeConfig(engine=EngineConfig(model_path=MODEL)), client)
+    service.draining = True
+    parts = [{"type": "http.request", "body": part, "more_body": part == b"{"} for part in (b"{", b"}")]
+    sent: list[dict] = []
+
+    async def receive() -> dict:
+        return parts.pop(0)
+
+    async def send(message: dict) -> None:
+        assert not parts, "answered before the body had come"
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": path, "headers": [], "query_string": b""}
+    await create_app(service)(scope, receive, send)
+
+    assert sent[0]["status"] == 503
+    assert (b"connection", b"close") in sent[0]["headers"]
