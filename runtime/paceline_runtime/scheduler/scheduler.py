@@ -26,6 +26,7 @@ from paceline_runtime.scheduler.request import (
     StepResult,
 )
 from paceline_runtime.scheduler.room import Room, SchedulerConfig
+from paceline_runtime.scheduler.seats import Seats
 from paceline_runtime.scheduler.slots import SlotPool
 from paceline_runtime.scheduler.snapshots import Snapshots
 from paceline_runtime.text.detokenizer import Decode
@@ -52,16 +53,14 @@ class Scheduler:
     def __init__(self, config: SchedulerConfig, decode: Decode | None = None) -> None:
         self.config = config
         self.pages = PagePool(config.num_pages)
-        self.rows = SlotPool(config.max_running + 1)
-        self.state_slots = SlotPool(max(config.num_state_slots, 1))
-        self.prefix = PrefixCache(self.pages, self.state_slots)
+        state_slots = SlotPool(max(config.num_state_slots, 1))
+        self.prefix = PrefixCache(self.pages, state_slots)
         self.room = Room(config, self.pages, self.prefix)
-        self.snapshots = Snapshots(self.prefix, self.state_slots, enabled=config.num_state_slots > 0)
+        self.snapshots = Snapshots(self.prefix, state_slots, enabled=config.num_state_slots > 0)
+        self.seats = Seats(config, self.pages, self.prefix, self.room, self.snapshots)
         self.waiting: deque[Request] = deque()
-        self.running: list[Request] = []
         self.num_preemptions = 0
         self.decode = decode
-        self._released: list[int] = []
         self._by_id: dict[str, Request] = {}
 
     def count_from(self, before: Scheduler) -> None:
@@ -84,6 +83,11 @@ class Scheduler:
         if request is not None:
             self._finish(request)
         return request
+
+    @property
+    def running(self) -> list[Request]:
+        """Requests that sit in a row, oldest first."""
+        return self.seats.running
 
     @property
     def has_work(self) -> bool:
@@ -112,10 +116,9 @@ class Scheduler:
             row.request.num_in_flight += 1
         for chunk in prefill:
             self._launch_chunk(chunk)
-        released, self._released = tuple(self._released), []
         return StepPlan(
             flushes=self.snapshots.take_flushes(),
-            released=released,
+            released=self.seats.take_released(),
             starts=tuple(starts),
             decode=tuple(decode),
             prefill=tuple(prefill),
@@ -153,33 +156,14 @@ class Scheduler:
     def _prefillable(self, starts: list[Start]) -> Iterator[Request]:
         """Running requests with prompt tokens left, then waiting ones as rows and pages allow, first come first served."""
         yield from [request for request in self.running if request.phase is Phase.PREFILL]
-        while self.waiting and self.rows.num_free and self.snapshots.can_start:
-            start = self._start(self.waiting[0])
+        while self.waiting and self.seats.can_enter:
+            start = self.seats.enter(self.waiting[0])
             if start is None:
                 return
             self.waiting.popleft()
             starts.append(start)
             if start.request.phase is Phase.PREFILL:
                 yield start.request
-
-    def _start(self, request: Request) -> Start | None:
-        """Give a waiting request a row and its cached prefix; None while its whole prompt would not fit beside the others."""
-        max_hit = (len(request.tokens) - 1) // PAGE_TOKENS if self.config.use_prefix_cache else 0
-        matched = self.prefix.match(request.root, request.tokens, max_hit)
-        hit = self.snapshots.cut_hit(matched)
-        if not self.room.fits(request, hit, self.running):
-            return None
-        self.prefix.acquire(hit)
-        request.nodes, request.pages = list(hit), [node.page for node in hit]
-        request.row = self.rows.take()
-        request.num_computed = len(hit) * PAGE_TOKENS
-        request.phase = Phase.PREFILL if request.num_computed < request.num_to_prefill else Phase.DECODE
-        if request.num_cached is None:
-            request.num_cached = request.num_computed
-        restore = self.snapshots.start(request, len(matched), hit)
-        self.running.append(request)
-        tokens, pages = tuple(request.tokens), tuple(request.pages)
-        return Start(request, request.row, tokens, request.num_computed, pages, request.state_slot, restore)
 
     def _next_chunk(self, request: Request, budget: int) -> PrefillRow | None:
         start, total = request.num_computed, request.num_to_prefill
@@ -213,27 +197,15 @@ class Scheduler:
             raise MustDrainError
         victim.num_preemptions += 1
         self.num_preemptions += 1
-        self._leave(victim)
+        self.seats.leave(victim)
         victim.phase = Phase.WAITING
         victim.num_computed = 0
         self.waiting.appendleft(victim)
 
-    def _leave(self, request: Request) -> None:
-        """Give back the row, the pages and the state of a running request; published pages stay cached."""
-        if request.row:
-            self._released.append(request.row)
-            self.rows.give_back(request.row)
-            self.snapshots.leave(request)
-            self.prefix.release(request.nodes)
-            cached = {node.page for node in request.nodes}
-            self.pages.give_back(page for page in request.pages if page not in cached)
-            self.running.remove(request)
-        request.row, request.pages, request.nodes = 0, [], []
-
     def _finish(self, request: Request) -> None:
         if request.phase is Phase.WAITING:
             self.waiting.remove(request)
-        self._leave(request)
+        self.seats.leave(request)
         request.phase = Phase.FINISHED
         del self._by_id[request.id]
 
@@ -243,7 +215,8 @@ class Scheduler:
         for row, row_result in zip(plan.decode, result.decode, strict=True):
             if not row.request.is_over:
                 row.request.num_in_flight -= 1
-                commits.append(self._commit_run(row.request, row_result))
+                row.request.num_computed += len(row_result.token_ids)
+                commits.append(self._append(row.request, row_result, is_decode=True))
         for chunk, row_result in zip(plan.prefill, result.prefill, strict=True):
             if not chunk.request.is_over:
                 chunk.request.num_in_flight -= 1
@@ -252,51 +225,25 @@ class Scheduler:
 
     def _commit_chunk(self, chunk: PrefillRow, result: RowResult) -> list[Commit]:
         request = chunk.request
-        self._publish(request, chunk.start + chunk.num_tokens)
+        self.seats.publish(request, chunk.start + chunk.num_tokens)
         self.snapshots.attach_chunk(request, chunk.start + chunk.num_tokens)
         return [self._append(request, result)] if result.token_ids else []
 
-    def _commit_run(self, request: Request, result: RowResult) -> Commit:
-        before = request.num_computed
-        request.num_computed += len(result.token_ids)
-        return self._append(request, result, before)
-
-    def _append(self, request: Request, result: RowResult, before: int | None = None) -> Commit:
+    def _append(self, request: Request, result: RowResult, *, is_decode: bool = False) -> Commit:
         room = request.max_tokens - request.num_outputs
         cut = cut_run(result.token_ids, request.params, room, self.config.eos_ids, request.text)
         kept = result.token_ids[: cut.num_tokens]
         request.tokens += kept
-        self._publish(request, len(request.tokens) - 1)
-        if before is not None:
-            self.snapshots.on_decode_commit(request, before, len(result.token_ids), is_over=cut.reason is not None)
+        self.seats.publish(request, len(request.tokens) - 1)
+        if is_decode:
+            num_rows = len(result.token_ids)
+            self.snapshots.on_decode_commit(request, request.num_computed - num_rows, num_rows, is_over=cut.reason is not None)
         if cut.reason is not None:
             self._finish(request)
         return Commit(request, kept, cut, result)
 
-    def _publish(self, request: Request, num_tokens: int) -> None:
-        """Name the full pages among the first `num_tokens` committed tokens."""
-        if not self.config.use_prefix_cache:
-            return
-        while request.can_publish and (len(request.nodes) + 1) * PAGE_TOKENS <= num_tokens:
-            index = len(request.nodes)
-            ids = tuple(request.tokens[index * PAGE_TOKENS : (index + 1) * PAGE_TOKENS])
-            parent = request.nodes[-1] if request.nodes else None
-            node = self.prefix.publish(request.root, parent, ids, request.pages[index])
-            if node is None:
-                request.can_publish = False
-            else:
-                request.nodes.append(node)
-
     def check_integrity(self) -> None:
-        """Pages, rows and slots are conserved; nothing is owned twice."""
-        private = [page for request in self.running for page in self._private_pages(request)]
-        self.pages.check_integrity([*private, *self.prefix.pages()])
-        self.rows.check_integrity([request.row for request in self.running])
-        self.prefix.check_integrity()
-        self.snapshots.check_integrity(self.running)
+        """What is running owns what it should, what waits owns nothing, and nobody is lost."""
+        self.seats.check_integrity()
         assert all(request.row == 0 and not request.pages for request in self.waiting), "a waiting request owns something"
         assert set(self._by_id) == {r.id for r in (*self.waiting, *self.running)}, "a request is lost"
-
-    def _private_pages(self, request: Request) -> list[int]:
-        cached = {node.page for node in request.nodes}
-        return [page for page in request.pages if page not in cached]

@@ -179,7 +179,7 @@ def test_ten_thousand_requests_with_aborts_leak_nothing(lag):
     assert driver.num_added == 10_000
     assert all(str(number) in driver.finished for number in range(1, 10_001) if str(number) not in aborted)
     assert scheduler.pages.num_free + scheduler.prefix.num_unused == 39
-    assert scheduler.rows.num_free == 8
+    assert scheduler.seats.rows.num_free == 8
 
 
 def test_the_newest_gives_way_and_comes_back():

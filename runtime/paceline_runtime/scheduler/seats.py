@@ -1,0 +1,92 @@
+"""Who runs: a request takes a row, its cached prefix and a state slot when it starts, and gives all back when it leaves.
+
+Used by the scheduler, which decides when. It knows no budget, no results and no order among requests.
+"""
+
+from __future__ import annotations
+
+from paceline_compat.memory import PAGE_TOKENS
+from paceline_runtime.scheduler.pages import PagePool
+from paceline_runtime.scheduler.prefix import PrefixCache
+from paceline_runtime.scheduler.request import Phase, Request, Start
+from paceline_runtime.scheduler.room import Room, SchedulerConfig
+from paceline_runtime.scheduler.slots import SlotPool
+from paceline_runtime.scheduler.snapshots import Snapshots
+
+
+class Seats:
+    """The running requests, oldest first, and the rows of the batch they sit in."""
+
+    def __init__(self, config: SchedulerConfig, pages: PagePool, prefix: PrefixCache, room: Room, snapshots: Snapshots) -> None:
+        self.rows = SlotPool(config.max_running + 1)
+        self.running: list[Request] = []
+        self._use_prefix_cache = config.use_prefix_cache
+        self._pages, self._prefix, self._room, self._snapshots = pages, prefix, room, snapshots
+        self._released: list[int] = []
+
+    @property
+    def can_enter(self) -> bool:
+        """Whether a row and a live state slot are to be had."""
+        return self.rows.num_free > 0 and self._snapshots.can_start
+
+    def enter(self, request: Request) -> Start | None:
+        """Give a waiting request a row and its cached prefix; None while its whole prompt would not fit beside the others."""
+        max_hit = (len(request.tokens) - 1) // PAGE_TOKENS if self._use_prefix_cache else 0
+        matched = self._prefix.match(request.root, request.tokens, max_hit)
+        hit = self._snapshots.cut_hit(matched)
+        if not self._room.fits(request, hit, self.running):
+            return None
+        self._prefix.acquire(hit)
+        request.nodes, request.pages = list(hit), [node.page for node in hit]
+        request.row = self.rows.take()
+        request.num_computed = len(hit) * PAGE_TOKENS
+        request.phase = Phase.PREFILL if request.num_computed < request.num_to_prefill else Phase.DECODE
+        if request.num_cached is None:
+            request.num_cached = request.num_computed
+        restore = self._snapshots.start(request, len(matched), hit)
+        self.running.append(request)
+        tokens, pages = tuple(request.tokens), tuple(request.pages)
+        return Start(request, request.row, tokens, request.num_computed, pages, request.state_slot, restore)
+
+    def leave(self, request: Request) -> None:
+        """Take back the row, the pages and the state of a running request; published pages stay cached."""
+        if request.row:
+            self._released.append(request.row)
+            self.rows.give_back(request.row)
+            self._snapshots.leave(request)
+            self._prefix.release(request.nodes)
+            self._pages.give_back(_private_pages(request))
+            self.running.remove(request)
+        request.row, request.pages, request.nodes = 0, [], []
+
+    def publish(self, request: Request, num_tokens: int) -> None:
+        """Name the full pages among the first `num_tokens` committed tokens."""
+        if not self._use_prefix_cache:
+            return
+        while request.can_publish and (len(request.nodes) + 1) * PAGE_TOKENS <= num_tokens:
+            index = len(request.nodes)
+            ids = tuple(request.tokens[index * PAGE_TOKENS : (index + 1) * PAGE_TOKENS])
+            parent = request.nodes[-1] if request.nodes else None
+            node = self._prefix.publish(request.root, parent, ids, request.pages[index])
+            if node is None:
+                request.can_publish = False
+            else:
+                request.nodes.append(node)
+
+    def take_released(self) -> tuple[int, ...]:
+        """Rows given back since this was asked last."""
+        released, self._released = tuple(self._released), []
+        return released
+
+    def check_integrity(self) -> None:
+        """Pages, rows and slots are conserved; nothing is owned twice."""
+        private = [page for request in self.running for page in _private_pages(request)]
+        self._pages.check_integrity([*private, *self._prefix.pages()])
+        self.rows.check_integrity([request.row for request in self.running])
+        self._prefix.check_integrity()
+        self._snapshots.check_integrity(self.running)
+
+
+def _private_pages(request: Request) -> list[int]:
+    cached = {node.page for node in request.nodes}
+    return [page for page in request.pages if page not in cached]
