@@ -74,6 +74,16 @@ def test_missing_surplus_and_misshapen_tensors_are_all_listed(tmp_path):
     assert "model.norm.weight is [65] and must be [64]" in message
 
 
+@pytest.mark.parametrize(
+    ("family", "field"), [("llama", "intermediate_size"), ("qwen3_5", "linear_num_value_heads"), ("llama", "vocab_size")]
+)
+def test_sizes_that_a_config_only_claims_are_refused_before_memory_is_taken_for_them(tmp_path, family, field):
+    path = save_tiny(family, tmp_path)
+    change_config(path, **{field: 1 << 39})
+    with pytest.raises(MetadataError, match="must be"):
+        load_target(path, dtype=torch.float64)
+
+
 def test_a_tied_checkpoint_may_store_its_head_and_old_rotary_buffers(tmp_path):
     path = save_tiny("llama", tmp_path, tie_word_embeddings=True)
     before = logits(load_target(path, dtype=torch.float64))
@@ -146,6 +156,14 @@ def test_ends_of_both_configs_are_joined(tmp_path):
     path = save_tiny("llama", tmp_path)
     (path / "generation_config.json").write_text(json.dumps({"eos_token_id": [1, 9, 4]}))
     assert load_target(path, dtype=torch.float64).shape.eos_ids == (1, 9, 4)
+
+
+@pytest.mark.parametrize("ends", [[[1]], {"a": 1}])
+def test_ends_of_generation_that_are_no_ids_are_named(tmp_path, ends):
+    path = save_tiny("llama", tmp_path)
+    change_config(path, eos_token_id=ends)
+    with pytest.raises(MetadataError, match="eos_token_id"):
+        load_target(path, dtype=torch.float64)
 
 
 def test_a_dummy_needs_only_the_config_and_gives_finite_logits(tmp_path):

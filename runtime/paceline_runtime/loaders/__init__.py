@@ -32,18 +32,27 @@ def load_target(
     or tensor that is wrong, and what would do.
     """
     checkpoint = open_checkpoint(Path(path), config_only=dummy)
-    parameters = Parameters(dtype, torch.device(device))
+    if dummy:
+        model, parameters = _build(checkpoint, dtype, torch.device(device))
+        fill_dummy(parameters)
+        return model
+    # A config may claim any size: it is held against the tensors that are there before memory is taken for it.
+    _, claimed = _build(checkpoint, dtype, torch.device("meta"))
+    check_tensors(checkpoint, claimed)
+    model, parameters = _build(checkpoint, dtype, torch.device(device))
+    fill(checkpoint, parameters, on_progress)
+    return model
+
+
+def _build(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> tuple[TargetModel, Parameters]:
+    """The model over memory that is not filled yet, which on the device `meta` takes none."""
+    parameters = Parameters(dtype, device)
     try:
         model = family_builder(checkpoint.architecture)(_with_vocab_rows(checkpoint), parameters)
     except ConfigError as error:
         raise MetadataError(checkpoint.name, str(error)) from error
-    if dummy:
-        fill_dummy(parameters)
-    else:
-        parameters.settle({tensor.name for tensor in checkpoint.tensors})
-        check_tensors(checkpoint, parameters)
-        fill(checkpoint, parameters, on_progress)
-    return model
+    parameters.settle({tensor.name for tensor in checkpoint.tensors})
+    return model, parameters
 
 
 def open_checkpoint(path: Path, *, config_only: bool = False) -> Checkpoint:
