@@ -209,6 +209,23 @@ def test_a_folder_without_a_readable_tokenizer_is_refused(tmp_path, content, nam
         load_tokenizer(tmp_path)
 
 
+def test_a_folder_that_is_not_there_is_said_to_be_missing_not_its_tokenizer(tmp_path):
+    with pytest.raises(MetadataError, match="no such folder"):
+        load_tokenizer(tmp_path / "elsewhere")
+
+
+@pytest.mark.parametrize("template", [["text"], [{"name": ["default"], "template": "x"}], {"default": "x"}])
+def test_templates_in_no_known_form_are_none(tmp_path, template):
+    assert not load_tokenizer(folder_tokenizer(tmp_path, chat_template=template)).has_chat_template
+
+
+def test_a_template_file_that_is_no_text_is_named(tmp_path):
+    path = folder_tokenizer(tmp_path)
+    (path / "chat_template.jinja").write_bytes(b"\xff\xfe")
+    with pytest.raises(MetadataError, match=r"chat_template\.jinja: is not UTF-8"):
+        load_tokenizer(path)
+
+
 def render(source, **variables):
     return ChatTemplate(source, {"bos_token": "<s>"}).render([], add_generation_prompt=True, **variables)
 
@@ -227,6 +244,10 @@ def test_the_template_dialect_is_that_of_transformers():
         ("{{ messages.append(1) }}", "refuses"),
         ("{{ ''.__class__.__mro__ }}", "refuses"),
         ("{{ messages[0].content }}", "refuses"),
+        ("{{ 1 / 0 }}", "division by zero"),
+        ("{{ range(10 ** 9) | list }}", "Range too big"),
+        ("{{ 'a' * 10 ** 18 }}", "MemoryError"),
+        ("{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}", "recursion"),
     ],
 )
 def test_what_a_template_refuses_or_must_not_do_is_an_error(source, named):
@@ -234,6 +255,7 @@ def test_what_a_template_refuses_or_must_not_do_is_an_error(source, named):
         render(source)
 
 
-def test_a_template_that_does_not_compile_is_named():
+@pytest.mark.parametrize("source", ["{% for %}", "{{" + "(" * 3000 + "1" + ")" * 3000 + "}}"])
+def test_a_template_that_does_not_compile_is_named(source):
     with pytest.raises(ChatTemplateError, match="does not compile"):
-        ChatTemplate("{% for %}", {})
+        ChatTemplate(source, {})

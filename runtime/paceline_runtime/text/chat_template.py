@@ -38,7 +38,7 @@ class ChatTemplate:
         self.source, self._tokens = source, dict(tokens)
         try:
             self._template = _environment().from_string(source)
-        except jinja2.TemplateError as error:
+        except (jinja2.TemplateError, RecursionError) as error:
             raise ChatTemplateError(f"the chat template does not compile: {error}") from error
 
     def render(
@@ -53,8 +53,9 @@ class ChatTemplate:
         names = {**self._tokens, "messages": messages, "tools": tools, "add_generation_prompt": add_generation_prompt}
         try:
             return self._template.render(**names, **variables)
-        except (jinja2.TemplateError, TypeError, AttributeError, KeyError, IndexError, ValueError) as error:
-            raise ChatTemplateError(f"the chat template refuses these messages: {error}") from error
+        except Exception as error:  # a template computes: it may divide by zero, recurse or ask for too much memory
+            what = str(error) or type(error).__name__
+            raise ChatTemplateError(f"the chat template refuses these messages: {what}") from error
 
 
 def _environment() -> jinja2.sandbox.ImmutableSandboxedEnvironment:

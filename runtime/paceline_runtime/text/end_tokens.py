@@ -32,7 +32,8 @@ def folder_end_ids(path: Path, config: Mapping[str, Any]) -> list[Any]:
     generation = read_json(LocalSource(file)) if file.is_file() else {}
     values = [source.get("eos_token_id") for source in (config, generation)]
     lists = [value if isinstance(value, list) else [value] for value in values if value is not None]
-    return list(dict.fromkeys(token for ids in lists for token in ids))
+    ids = [token for listed in lists for token in listed]
+    return [token for at, token in enumerate(ids) if token not in ids[:at]]  # what is no id may not be hashable
 
 
 def gguf_end_ids(header: GgufHeader) -> set[int]:

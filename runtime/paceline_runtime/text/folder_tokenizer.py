@@ -19,6 +19,8 @@ _SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token")
 
 def load_folder_tokenizer(path: Path) -> Tokenizer:
     """Raises MetadataError where there is no tokenizer.json; SentencePiece models alone are not read."""
+    if not path.is_dir():
+        raise MetadataError(str(path), "no such folder", "name a Hugging Face checkpoint folder or a .gguf file")
     backend = _read_backend(path / "tokenizer.json")
     config, model_config = _optional_json(path / "tokenizer_config.json"), _optional_json(path / "config.json")
     special = {name: text for name in _SPECIAL if (text := _token_text(config.get(name))) is not None}
@@ -53,8 +55,12 @@ def _chat_template(path: Path, config: Mapping[str, Any]) -> str | None:
     """chat_template.jinja wins over the config, whose named templates mean the one called `default`."""
     file = path / "chat_template.jinja"
     if file.is_file():
-        return file.read_text(encoding="utf-8")
+        try:
+            return file.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise MetadataError(str(file), f"is not UTF-8: {error.reason} at byte {error.start}") from None
     template = config.get("chat_template")
     if isinstance(template, list):
-        template = {entry.get("name"): entry.get("template") for entry in template}.get("default")
+        named = [entry for entry in template if isinstance(entry, Mapping) and entry.get("name") == "default"]
+        template = named[-1].get("template") if named else None
     return template if isinstance(template, str) else None
