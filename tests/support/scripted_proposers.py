@@ -31,6 +31,9 @@ class StatelessProposer:
     def bind(self, planes: dict[str, torch.Tensor], num_rows: int) -> None:
         self.num_rows = num_rows
 
+    def unbind(self) -> None:
+        del self.num_rows
+
     def sink(self, batch: ForwardBatch) -> FeatureSink | None:
         return None
 

@@ -50,6 +50,8 @@ class Executor:
 
     def release(self) -> None:
         """Let go of all caches, before others are allocated in their place."""
+        if self.proposer is not None:
+            self.proposer.unbind()
         del self.memory, self.rows
 
     def collect(self, handle: Handle) -> StepResult:

@@ -55,18 +55,25 @@ def plan_memory(
     longest = config.max_model_len or target.shape.max_positions
     fixed = _fixed_parts(config, target, proposer, longest)
     budget = budget_bytes(config, target, proposer, freed=freed)
-    affordable = max(budget - sum(size for _, size in fixed), 0) // page_bytes
+    left = budget - sum(size for _, size in fixed)
+    affordable = max(left, 0) // page_bytes
     wanted = 1 + 2 * config.max_running_req * pages_for(longest)
     num_pages = config.num_pages + 1 if config.num_pages is not None else min(wanted, affordable)
     if config.max_model_len is None:
         longest = min(longest, (num_pages - 1) * PAGE_TOKENS)
-    least = 1 + pages_for(longest)
-    if num_pages < max(least, 2):
-        missing = (least - num_pages) * page_bytes
+    least = max(1 + pages_for(longest), 2)
+    if num_pages < least:
+        short_mib = max(least * page_bytes - left, (least - num_pages) * page_bytes) / 2**20
         raise ValueError(
             f"one context of {longest} tokens needs {least - 1} pages, but {max(num_pages - 1, 0)} fit: "
-            f"{missing / 2**20:,.0f} MiB are short. Lower --max-model-len or --max-running-requests, or raise "
+            f"{short_mib:,.0f} MiB are short. Lower --max-model-len or --max-running-requests, or raise "
             "--memory-ratio, --memory-bytes or --num-pages"
+        )
+    if num_pages > affordable:
+        short_mib = (num_pages * page_bytes - left) / 2**20
+        raise ValueError(
+            f"{num_pages - 1} pages do not fit: {short_mib:,.0f} MiB are short. Lower --num-pages, at most "
+            f"{max(affordable - 1, 0)} fit beside the rest, or raise --memory-bytes"
         )
     slots = _num_state_slots(config, target)
     return MemoryPlan(num_pages, slots, longest, (*fixed, ("K/V and context pages", num_pages * page_bytes)))
@@ -119,15 +126,23 @@ def budget_bytes(
     device: torch.device | None = None,
     freed: TargetMemory | None = None,
 ) -> int:
-    """What everything together may take: `memory_bytes`, or `memory_ratio` of what is free once what is loaded is counted."""
+    """What everything together may take: `memory_bytes`, or `memory_ratio` of what is free once what is loaded is counted.
+
+    A given number of pages stands for the ratio: then it is all that is free.
+    """
     if config.memory_bytes is not None:
         return config.memory_bytes
     device = target.device if target is not None else device
     assert device is not None, "a budget is of a device"
-    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else host_free_bytes()
+    free = _gpu_free_bytes(device) if device.type == "cuda" else host_free_bytes()
     held = target.memory_bytes() if target is not None else 0
     if proposer is not None:  # its per-request state exists only once there are caches
         held += proposer.memory_bytes(0 if freed is None else config.max_running_req + 1)
     if freed is not None:
         held += freed.pages.memory_bytes() + (freed.states.memory_bytes() if freed.states else 0)
-    return int((free + held) * config.memory_ratio)
+    return int((free + held) * (config.memory_ratio if config.num_pages is None else 1.0))
+
+
+def _gpu_free_bytes(device: torch.device) -> int:
+    """What the driver has left, and what torch keeps of freed tensors for the next ones."""
+    return torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)

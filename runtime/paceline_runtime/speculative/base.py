@@ -110,6 +110,10 @@ class Proposer(Protocol):
         """Take the allocated planes ([num_pages, *page_shape]) and allocate per-row state for rows 0..num_rows - 1."""
         ...
 
+    def unbind(self) -> None:
+        """Let go of planes and per-row state, before others are allocated in their place."""
+        ...
+
     def sink(self, batch: ForwardBatch) -> FeatureSink | None:
         """A sink for the target forward of this batch, or None when no layer is tapped."""
         ...

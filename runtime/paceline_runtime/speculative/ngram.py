@@ -31,6 +31,9 @@ class NgramProposer:
     def bind(self, planes: dict[str, torch.Tensor], num_rows: int) -> None:
         """Nothing to allocate."""
 
+    def unbind(self) -> None:
+        """Nothing to let go of."""
+
     def sink(self, batch: ForwardBatch) -> FeatureSink | None:
         """No layer is tapped."""
         return None

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 import warnings
+import weakref
 from collections import Counter
 from types import SimpleNamespace
+from typing import Any
 
 import dflash.model
 import pytest
@@ -15,7 +17,9 @@ from law_engine import Answer, make_engine, plain_tokens, record_plans, run
 from law_prompts import law_prompts
 from no_reads import watch_launches
 
+from paceline_runtime.cache.pages import PageStore
 from paceline_runtime.engine.core import Engine
+from paceline_runtime.messages import Rebuild
 from paceline_runtime.sampling import SamplingParams
 from paceline_runtime.speculative.base import Proposal
 
@@ -187,6 +191,28 @@ def test_launch_reads_nothing_back(pair: KnowingPair, monkeypatch: pytest.Monkey
 
     assert answers["long"].cached_tokens == 128
     assert sum(answers["long"].accepted) > 0
+
+
+def test_a_rebuild_frees_the_old_caches_before_it_takes_new_ones(
+    pair: KnowingPair, plain: dict[str, list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Plane and rings of the draft too: both sizes together need not fit. The text stays."""
+    engine = make_engine(pair.target, pair.proposer(7))
+    store, proposer = engine.executor.memory.pages, engine.executor.proposer
+    tensors = (store.keys[0], proposer.plane, proposer.rings.keys)
+    old = [weakref.ref(tensor) for tensor in tensors]
+    del store, proposer, tensors
+    left: list[bool] = []
+
+    def allocating(**sizes: Any) -> PageStore:
+        left.extend(ref() is not None for ref in old)
+        return PageStore(**sizes)
+
+    monkeypatch.setattr("paceline_runtime.engine.build.PageStore", allocating)
+
+    assert engine.rebuild(Rebuild(num_pages=14)).error is None
+    assert left == [False] * 3
+    assert run(engine, {"page": (PROMPTS["page"], GREEDY)})["page"].token_ids == plain["page"]
 
 
 def step_lengths(answer: Answer) -> list[int]:

@@ -1,5 +1,6 @@
 """What the plan said is what the process uses, and a plan that cannot fit says by how much and what to change."""
 
+import re
 import subprocess
 import sys
 
@@ -107,6 +108,36 @@ def test_a_cache_is_rebuilt_as_soon_as_the_last_request_has_ended(target, overla
     assert before.preemptions > 0
     assert before.evicted_pages > 0
     assert not engine.has_work
+
+
+def test_more_pages_than_there_is_memory_for_are_refused_and_the_old_ones_stay(target):
+    """At the start and later, with how much is short; nothing is freed or allocated before."""
+    with pytest.raises(ValueError, match=r"1000000 pages do not fit: [\d,]+ MiB are short.*at most \d+ fit"):
+        assemble(_config(num_pages=10**6), target, None)
+    engine = assemble(_config(num_pages=12, memory_bytes=None), target, None)
+    error = engine.rebuild(Rebuild(num_pages=10**9)).error
+
+    assert "1000000000 pages do not fit" in error
+    assert 13 == engine.executor.memory.pages.num_pages
+    assert 3 == len(run(engine, {"one": ([5, 6], SamplingParams(max_tokens=3, ignore_eos=True))})["one"].token_ids)
+
+
+def test_the_pages_said_to_fit_do(target):
+    """The most that the refusal names is no less and no more than what the budget holds."""
+    with pytest.raises(ValueError, match="do not fit") as refusal:
+        assemble(_config(num_pages=10**6), target, None)
+    most = int(re.search(r"at most (\d+) fit", str(refusal.value))[1])
+
+    assert plan_memory(_config(num_pages=most), target, None).total_bytes <= 1 << 30
+    with pytest.raises(ValueError, match="do not fit: 0 MiB are short"):
+        plan_memory(_config(num_pages=most + 1), target, None)
+
+
+def test_what_is_short_counts_all_that_does_not_fit(target):
+    """Weights and temporaries beyond the budget are short too, not the pages alone."""
+    needed = sum(size for _, size in plan_memory(_config(num_pages=5), target, None).parts)
+    with pytest.raises(ValueError, match=f"{(needed - (1 << 20)) / 2**20:,.0f} MiB are short"):
+        plan_memory(_config(memory_bytes=1 << 20), target, None)
 
 
 def test_a_new_budget_outweighs_the_first_number_of_pages(target):

@@ -176,6 +176,14 @@ def test_sampled_drafts_are_drawn_from_the_q_they_come_with():
     assert logits.argmax() == greedy
 
 
+def test_the_smallest_temperature_draws_the_likeliest_from_a_q_of_numbers():
+    """A q that is no distribution would have every draft rejected."""
+    logits = torch.randn(3, 50, dtype=torch.float64) * 2
+    tokens, _, q = draw(logits, torch.full((3,), 5e-324, dtype=torch.float64), torch.arange(3), torch.arange(3))
+    assert torch.equal(logits.argmax(-1), tokens)
+    assert torch.equal(torch.eye(16, dtype=torch.float64)[[0, 0, 0]], q)
+
+
 def test_a_checkpoint_without_a_head_is_refused(tmp_path):
     path = save_hybrid("qwen3_5", tmp_path)
     with pytest.raises(MetadataError, match=r"holds no MTP head \(no tensor mtp\.\*\).*use ngram"):

@@ -39,6 +39,10 @@ class DFlashProposer:
         self._plane = planes[CONTEXT_PLANE]
         self._rings = ContextRings(self.draft, num_rows)
 
+    def unbind(self) -> None:
+        """Let go of the pages' plane and the rings."""
+        self._plane = self._rings = None
+
     @property
     def plane(self) -> torch.Tensor:
         """Context rows by page, [num_pages, PAGE_TOKENS, H]."""

@@ -31,7 +31,8 @@ def draw(
     """
     scores, ids = logits.topk(min(_NUM_CANDIDATES, logits.shape[-1]), dim=-1)
     is_sampled = temperature > 0
-    q = (scores.to(torch.float64) / torch.where(is_sampled, temperature, 1.0)[:, None]).softmax(-1)
+    # The maximum is taken off before the division: the smallest temperatures would overflow after it.
+    q = ((scores - scores[:, :1]).to(torch.float64) / torch.where(is_sampled, temperature, 1.0)[:, None]).softmax(-1)
     noise = gumbel(seeds[:, None], positions[:, None], PROPOSAL, ids)
     index = torch.where(is_sampled, (q.log() + noise).argmax(-1), 0)
     return ids.gather(1, index[:, None])[:, 0], ids, q
@@ -67,6 +68,11 @@ class MtpProposer:
         shape = (num_rows, 1 + self.num_steps, target.shape.hidden_size)
         self._hidden = torch.zeros(shape, dtype=target.dtype, device=target.device)
         self._first = torch.zeros(num_rows, dtype=torch.int64, device=target.device)
+
+    def unbind(self) -> None:
+        """Let go of the planes and the hidden rows."""
+        self._planes = None
+        self._hidden = self._first = torch.empty(0)
 
     def sink(self, batch: ForwardBatch) -> FeatureSink | None:
         """No layer is tapped: the head reads what goes to the target's head."""
