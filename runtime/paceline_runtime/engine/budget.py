@@ -23,6 +23,10 @@ class PrefillBudget:
         self.max_tokens = max_tokens
         self._share = slowdown - 1.0
         self._fixed = fixed_tokens
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew: what the warm-up took says nothing, since it loads and compiles kernels."""
         self._decode_s = 0.0
         self._token_s = 0.0
         self._credit = 0.0
@@ -51,7 +55,9 @@ class PrefillBudget:
         if num_decoding and not num_prefill_tokens:
             self._decode_s = _mean(self._decode_s, seconds)
         elif num_prefill_tokens:
-            cost = max(seconds - (self._decode_s if num_decoding else 0.0), 0.0) / num_prefill_tokens
+            # Fewer tokens than a page take as long as one: by the token, a short prompt would make a long one look endless.
+            num_worth = max(num_prefill_tokens, PAGE_TOKENS)
+            cost = max(seconds - (self._decode_s if num_decoding else 0.0), 0.0) / num_worth
             self._token_s = max(cost, _mean(self._token_s, cost))
 
 

@@ -198,9 +198,11 @@ class Engine:
         num_pages = self.scheduler.config.num_pages - 1
         return Rebuilt(num_pages=num_pages, plan=self.info.plan, error=error, is_busy=is_busy)
 
-    def reset_counters(self) -> None:
-        """Forget what was counted so far (the warm-up)."""
+    def forget(self) -> None:
+        """Forget what was counted and how long steps took so far (the warm-up)."""
         self.counters = Counters(self.executor.num_steps)
+        self._budget.forget()
+        self._depth.forget()
 
     def check_integrity(self) -> None:
         """Every store adds up; with nothing running, nothing is held but the prefix cache."""

@@ -27,6 +27,9 @@ class FixedDepth:
     def observed(self, depth: int, num_decoding: int, seconds: float | None, accepted_drafts: Sequence[int]) -> None:
         """Nothing to learn."""
 
+    def forget(self) -> None:
+        """Nothing was learned."""
+
 
 class AdaptiveDepth:
     """The depth with the most tokens per second, from the running acceptance of each position and the time of each depth.
@@ -38,7 +41,11 @@ class AdaptiveDepth:
 
     def __init__(self, num_steps: int) -> None:
         self._depths = sorted({0, 1, min(3, num_steps), num_steps})
-        self._reached = [0.5] * num_steps
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew: what the warm-up took says nothing, since it loads and compiles kernels."""
+        self._reached = [0.5] * self._depths[-1]
         self._seconds: dict[tuple[int, int], float] = {}
         self._num_choices = 0
 
@@ -60,7 +67,9 @@ class AdaptiveDepth:
             return  # nothing was verified: no draft was rejected either
         if seconds is not None:
             key = (num_decoding.bit_length(), depth)
-            self._seconds[key] = _mean(self._seconds.get(key), seconds)
+            past = self._seconds.get(key, seconds)
+            # At most double: a first step that loads kernels would keep its depth from being tried for thousands of steps.
+            self._seconds[key] = _mean(min(past, 2 * seconds), seconds)
         for position in range(depth):
             share = sum(accepted > position for accepted in accepted_drafts) / num_decoding
             self._reached[position] = _mean(self._reached[position], share)
@@ -74,5 +83,5 @@ class AdaptiveDepth:
         return self._depths[min(index + 1, len(self._depths) - 1) if up or index == 0 else index - 1]
 
 
-def _mean(past: float | None, now: float) -> float:
-    return now if past is None else _MEMORY * past + (1.0 - _MEMORY) * now
+def _mean(past: float, now: float) -> float:
+    return _MEMORY * past + (1.0 - _MEMORY) * now

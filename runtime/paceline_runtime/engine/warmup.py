@@ -10,7 +10,7 @@ _REQUEST_ID = "warm-up"
 
 
 def warm_up(engine: Engine) -> None:
-    """Run one greedy and one sampled request to their end and forget their counts; RuntimeError when none comes out."""
+    """Run a greedy and a sampled request, then forget their counts and times; RuntimeError when too little comes out."""
     limit = engine.info.max_model_len
     prompt = [token % engine.info.vocab_size for token in range(1, min(8, limit))]
     for temperature in (0.0, 1.0):
@@ -23,4 +23,4 @@ def warm_up(engine: Engine) -> None:
             produced += sum(len(tokens.token_ids) for tokens in engine.step())
         if produced != params.max_tokens:
             raise RuntimeError(f"the warm-up made {produced} tokens instead of {params.max_tokens}")
-    engine.reset_counters()
+    engine.forget()

@@ -5,6 +5,7 @@ from law_engine import make_engine, plain_tokens, record_plans, run
 
 from paceline_runtime.engine.budget import PrefillBudget
 from paceline_runtime.engine.depth import AdaptiveDepth
+from paceline_runtime.engine.warmup import warm_up
 from paceline_runtime.sampling import SamplingParams
 from paceline_runtime.speculative.ngram import NgramProposer
 
@@ -47,6 +48,30 @@ def test_depth_zero_is_left_when_the_text_becomes_predictable():
     assert 7 in _drive(policy, 7, seconds, 2000)[-100:]
 
 
+def test_a_first_step_that_loads_kernels_does_not_rule_its_depth_out():
+    """Two hundred times as long as the others of its depth: the depth is the best and used again within 500 steps."""
+    times = iter([2.0])
+
+    def seconds(depth):
+        return next(times, 0.0114) if depth == 7 else 0.01 + 0.0002 * depth
+
+    assert 7 in _drive(AdaptiveDepth(7), 7, seconds, 500)[-20:]
+
+
+def test_what_a_warm_up_took_is_forgotten(target):
+    """Its steps compile kernels: afterwards depth and budget begin as if nothing had run."""
+    ticks = iter(range(0, 10**9, 1000))
+    engine = make_engine(target, NgramProposer(7), speculative_adaptive=True)
+    engine._clock = lambda: next(ticks)
+    warm_up(engine)
+    engine._budget.measured(0.01, num_decoding=1, num_prefill_tokens=0)
+    engine._budget.measured(0.015, num_decoding=1, num_prefill_tokens=64)
+
+    assert 64 == engine._budget.take(num_decoding=1, has_prompts=True)
+    assert AdaptiveDepth(7).choose(1) == engine._depth.choose(1) == 7
+    assert 0 == engine.stats().generated_tokens == engine.stats().steps
+
+
 def test_steps_without_a_verify_say_nothing_of_acceptance():
     """A long prompt leaves what was learned about drafts as it was."""
     policies = [AdaptiveDepth(7), AdaptiveDepth(7)]
@@ -87,6 +112,20 @@ def test_a_slow_prefill_runs_every_few_steps():
 
     assert {0, 64} == set(taken)
     assert 8 <= sum(taken) / 100 <= 9
+
+
+def test_a_short_prompt_does_not_hold_up_a_long_one():
+    """Seven tokens take as long as a page: by the token they would make the next prompt nine times as dear."""
+    budget = PrefillBudget(2048)
+    budget.measured(1.0, num_decoding=1, num_prefill_tokens=0)
+    budget.measured(1.1, num_decoding=0, num_prefill_tokens=7)
+    taken = []
+    for _ in range(20):
+        tokens = budget.take(num_decoding=1, has_prompts=True)
+        budget.spent(tokens)
+        taken.append(tokens)
+
+    assert sum(taken) >= 15 * 64
 
 
 @pytest.mark.parametrize("overlap", [False, True], ids=["lag0", "lag1"])
