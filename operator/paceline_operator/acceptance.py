@@ -45,10 +45,16 @@ def parse_counters(text: str) -> Counters:
 
 
 def status_fields(samples: Iterable[Counters], previous: Mapping[str, Any], now: datetime) -> dict[str, Any]:
-    """`status.acceptance` from the pods' samples; the previous one while nothing new was drafted."""
+    """`status.acceptance` from the pods' samples; the previous one while nothing new was drafted or no pod answers.
+
+    Pods that have drafted nothing yet are new ones: what others accepted, with another draft perhaps, is not about them.
+    """
+    samples = list(samples)
     total = sum(samples, Counters())
-    if not total.drafted or total.drafted == previous.get("draftedTokens"):
+    if not samples or total.drafted == previous.get("draftedTokens"):
         return dict(previous)
+    if not total.drafted:
+        return {}
     return {
         "rate": f"{total.accepted / total.drafted:.3f}",
         "tokensPerStep": f"{1 + total.accepted / max(total.steps, 1):.2f}",

@@ -12,7 +12,8 @@ from typing import Any
 from paceline_operator.names import COMPONENT_CACHE
 from paceline_operator.objects import weights
 from paceline_operator.objects.cache import cache_key, job_name
-from paceline_operator.observed import Observed, condition, is_true, last_words, waiting
+from paceline_operator.observed import Observed, condition, is_true, last_words, no_pod, waiting
+from paceline_operator.source import digest_of
 from paceline_operator.spec import Model
 
 
@@ -20,7 +21,7 @@ from paceline_operator.spec import Model
 class Caching:
     """`reason` and `message` are those of condition WeightsCached. `failed_at` is set when the Job gave up.
 
-    `key` is what the claim is known to hold: empty when it does not, or when there is no claim.
+    `key` is what this very claim is known to hold: empty when it does not, or when there is no claim.
     """
 
     is_done: bool
@@ -36,20 +37,33 @@ def read(model: Model, status: Mapping[str, Any], observed: Observed) -> Caching
         return Caching(True, "OnClaim", "every checkpoint is on a claim already")
     if model.spec.cache is None:
         return Caching(True, "PerPod", "no cache: each pod fetches the weights before it serves")
-    key, claim = cache_key(model), weights.cache_claim(model)
-    job = observed.get("Job", job_name(model))
-    recorded = (status.get("cache") or {}).get("key") == key and observed.get("PersistentVolumeClaim", claim)
-    if recorded or is_true(job, "Complete"):
-        return Caching(True, "Cached", f"claim {claim} holds the weights", key)
+    name = weights.cache_claim(model)
+    claim, job = observed.get("PersistentVolumeClaim", name), observed.get("Job", job_name(model))
+    key = digest_of(cache_key(model), claim["metadata"]["uid"]) if claim else ""
+    is_recorded = bool(key) and (status.get("cache") or {}).get("key") == key
+    if is_recorded or (is_true(job, "Complete") and _was_filled(claim, job)):
+        return Caching(True, "Cached", f"claim {name} holds the weights", key)
+    if is_true(job, "Complete"):
+        # A date-less failure: only another Job can fill the claim of today.
+        return Caching(
+            False, "ClaimLost", f"claim {name} is another one than the cache Job filled; fetching anew", failed_at=""
+        )
     return _unfinished(job, observed.pods(COMPONENT_CACHE, job_name(model)))
 
 
-def _unfinished(job: Mapping[str, Any] | None, pods: list[dict[str, Any]]) -> Caching:
-    if failed := condition(dict(job or {}), "Failed"):
+def _was_filled(claim: Mapping[str, Any] | None, job: Mapping[str, Any] | None) -> bool:
+    """Whether the Job wrote into this very claim: it is made after its claim, and a claim that was replaced is younger."""
+    if claim is None or job is None:
+        return False
+    return bool(claim["metadata"]["creationTimestamp"] <= job["metadata"]["creationTimestamp"])
+
+
+def _unfinished(job: dict[str, Any] | None, pods: list[dict[str, Any]]) -> Caching:
+    if failed := condition(job, "Failed"):
         why = last_words(pods) or failed.get("message") or failed.get("reason", "")
         return Caching(False, "FetchFailed", why, failed_at=failed.get("lastTransitionTime", ""))
     if stuck := waiting(pods):
         return Caching(False, f"Fetch{stuck[0]}", stuck[1])
     if words := last_words(pods):
         return Caching(False, "FetchRetrying", words)
-    return Caching(False, "Fetching", "the cache Job fetches the weights")
+    return Caching(False, "Fetching", no_pod(job, pods) or "the cache Job fetches the weights")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from paceline_operator.config import OperatorConfig
-from paceline_operator.names import CONTAINER_SERVER, FIELD_MANAGER
+from paceline_operator.names import FIELD_MANAGER
 from paceline_operator.objects import (
     autoscaling,
     cache,
@@ -55,7 +57,7 @@ def caching_children(model: Model, config: OperatorConfig, inherited: Inherited)
     """The cache claim and the Job that fills it, when there is something to cache."""
     if model.spec.cache is None or not weights.fetched(model):
         return ()
-    image = model.spec.runtime.image or inherited.image or config.runtime_image
+    image = deployment.image_of(model, config, inherited)
     return cache.claim(model, model.spec.cache), cache.fetch_job(model, config, image)
 
 
@@ -76,20 +78,24 @@ def serving_children(model: Model, config: OperatorConfig, inherited: Inherited)
 OPTIONAL_KINDS = frozenset({"ScaledObject", "PodMonitor"})
 
 
-def inherit(model: Model, observed: Observed) -> Inherited:
-    """What the next Deployment document takes over from the present one."""
+def inherit(model: Model, status: Mapping[str, Any], observed: Observed) -> Inherited:
+    """What the next Deployment document takes over: the image that the status recorded, replicas of the present one."""
     found = observed.get("Deployment", model.name)
-    if found is None:
-        return Inherited()
-    containers = found["spec"]["template"]["spec"]["containers"]
-    image = next((one["image"] for one in containers if one["name"] == CONTAINER_SERVER), None)
-    return Inherited(image=image, replicas=found["spec"].get("replicas") if _we_scale(found) else None)
+    replicas = found["spec"].get("replicas") if found and _we_scale(found) else None
+    return Inherited(image=status.get("runtimeImage"), replicas=replicas)
 
 
-def _we_scale(deployment: Object) -> bool:
+def chosen_image(model: Model, config: OperatorConfig, inherited: Inherited, observed: Observed) -> dict[str, str]:
+    """`status.runtimeImage`: the default image, once pods run it; nothing where the resource names one."""
+    if model.spec.runtime.image or observed.get("Deployment", model.name) is None:
+        return {}
+    return {"runtimeImage": deployment.image_of(model, config, inherited)}
+
+
+def _we_scale(found: Object) -> bool:
     """Whether `spec.replicas` is ours still: no autoscaler has acted since we last set it."""
     return any(
         "f:replicas" in (entry.get("fieldsV1") or {}).get("f:spec", {})
-        for entry in deployment["metadata"].get("managedFields") or ()
+        for entry in found["metadata"].get("managedFields") or ()
         if entry.get("manager") == FIELD_MANAGER
     )

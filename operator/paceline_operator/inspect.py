@@ -19,6 +19,8 @@ from paceline_operator.inspection import UNKNOWN
 from paceline_operator.judgement import Judgement, judge
 from paceline_operator.names import TERMINATION_LOG, TERMINATION_LOG_BYTES
 
+# Checkpoints and hubs say what they like; the status and the termination message have bounds.
+MAX_FACT = 128
 UNREADABLE = ("s3://", "oci://")
 
 
@@ -44,7 +46,7 @@ def facts(found: Inspection, target: str, draft: str | None) -> dict[str, Any]:
         known["architecture"] = found.target.architecture
     if found.draft:
         known["blockSize"] = found.draft.block_size
-    return {name: value for name, value in known.items() if value}
+    return {name: value[:MAX_FACT] if isinstance(value, str) else value for name, value in known.items() if value}
 
 
 def revision(location: str) -> str:

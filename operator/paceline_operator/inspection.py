@@ -13,7 +13,7 @@ from typing import Any
 
 from paceline_operator.names import COMPONENT_INSPECT
 from paceline_operator.objects.inspect import inspect_key, job_name
-from paceline_operator.observed import Observed, condition, is_true, last_words, waiting
+from paceline_operator.observed import Observed, condition, is_true, last_words, no_pod, waiting
 from paceline_operator.spec import Model
 
 COMPATIBLE, INCOMPATIBLE, UNKNOWN, PENDING = "Compatible", "Incompatible", "Unknown", ""
@@ -65,7 +65,7 @@ def _from_job(key: str, name: str, observed: Observed) -> Inspection:
         return Inspection(key, PENDING, f"Inspection{stuck[0]}", stuck[1])
     if words := last_words(pods):
         return Inspection(key, PENDING, "InspectionRetrying", words)
-    return Inspection(key, PENDING, "Inspecting", "the inspect Job reads the checkpoints' headers")
+    return Inspection(key, PENDING, "Inspecting", no_pod(job, pods) or "the inspect Job reads the checkpoints' headers")
 
 
 def _verdict(key: str, pod: Mapping[str, Any]) -> Inspection | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,6 +77,14 @@ def last_words(pods: Iterable[Object]) -> str:
         if message := pod.get("status", {}).get("message"):
             return str(message)
     return ""
+
+
+def no_pod(job: Object | None, pods: Sequence[Object]) -> str:
+    """What to tell of a Job without pods: it may be new, or refused its pods, of which only its Events speak."""
+    if job is None or pods:
+        return ""
+    name = job["metadata"]["name"]
+    return f"Job {name} has no pod yet; if that lasts, a quota or a policy refuses it: see kubectl describe job {name}"
 
 
 def _with_last_words(message: str, status: Object) -> str:

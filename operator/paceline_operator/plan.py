@@ -86,9 +86,11 @@ def contains(found: Any, wanted: Any) -> bool:
     return bool(found == wanted) or (found is None and not wanted) or same_quantity(found, wanted)
 
 
-def is_ours(found: Object) -> bool:
-    """Whether the operator made it."""
-    return bool((found["metadata"].get("labels") or {}).get(LABEL_MANAGED_BY) == MANAGED_BY)
+def is_ours(found: Object, wanted: Object) -> bool:
+    """Whether the operator made it: by its label or, where that was taken off, by the owner that `wanted` names too."""
+    owners = [one["uid"] for one in wanted["metadata"].get("ownerReferences") or ()]
+    is_owned = any(one["uid"] in owners for one in found["metadata"].get("ownerReferences") or ())
+    return is_owned or (found["metadata"].get("labels") or {}).get(LABEL_MANAGED_BY) == MANAGED_BY
 
 
 def _open_steps(desired: Desired, inspection: Inspection, caching: Caching) -> tuple[Object, ...]:

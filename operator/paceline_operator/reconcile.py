@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from paceline_operator import acceptance, caching, inspection, names
 from paceline_operator.cluster import Cluster
 from paceline_operator.config import OperatorConfig
-from paceline_operator.desired import Desired, desired, inherit
+from paceline_operator.desired import Desired, chosen_image, desired, inherit
 from paceline_operator.errors import ApiError, GoneError, NameTakenError, SpecError
 from paceline_operator.events import event
 from paceline_operator.kinds import BY_NAME, EVENT, MODEL
@@ -84,13 +84,15 @@ class Reconciler:
 
     async def _step(self, key: Key, resource: Object, model: Model, previous: Status, *, is_patient: bool) -> Outcome:
         observed = self._store.observed(key)
-        wanted = desired(model, self._config, inherit(model, observed), self.known_kinds)
+        inherited = inherit(model, previous, observed)
+        wanted = desired(model, self._config, inherited, self.known_kinds)
         verdict, cached = inspection.read(model, previous, observed), caching.read(model, previous, observed)
         step = plan(model, wanted, observed, verdict, cached, self._now())
         trouble = await self._carry_out(key, step, is_patient) or missing_kinds(wanted)
         observed = self._store.observed(key)
         accepted = await self._accepted(key, model, previous, observed.pods(names.COMPONENT_SERVER))
         current = status_of(model, previous, observed, verdict, cached, accepted, self._now(), trouble)
+        current |= chosen_image(model, self._config, inherited, observed)
         await self._publish(resource, current)
         return Outcome(self._look_again_s(model, step), trouble)
 
@@ -119,7 +121,7 @@ class Reconciler:
                 found = await self._cluster.get(kind, metadata["namespace"], metadata["name"])
             except GoneError:
                 found = None
-            if found and not is_ours(found):
+            if found and not is_ours(found, document):
                 raise NameTakenError(kind.kind, metadata["name"])
             if found and kind.kind == "Job":
                 return found
@@ -140,14 +142,17 @@ class Reconciler:
             await self._cluster.create(event(resource, change, self._config.pod_name, self._now()), EVENT)
 
     def _written(self, answer: Object) -> None:
+        """An apply that changed nothing, or whose event was faster than its answer, is heard of no more."""
+        if self._store.is_news(answer):
+            self._watchdog.expect(answer)
         self._store.put(answer)
-        self._watchdog.expect(answer)
 
     async def _accepted(self, key: Key, model: Model, previous: Status, pods: list[Object]) -> dict[str, Any]:
         """`status.acceptance`, sampled anew when the period is over."""
+        if model.spec.speculation.algorithm == "off":
+            return {}
         known = dict(previous.get("acceptance") or {})
-        is_due = time.monotonic() - self._sampled_at.get(key, -1e9) >= self._config.acceptance_period_s
-        if model.spec.speculation.algorithm == "off" or not is_due:
+        if time.monotonic() - self._sampled_at.get(key, -1e9) < self._config.acceptance_period_s:
             return known
         self._sampled_at[key] = time.monotonic()
         return acceptance.status_fields(await self._scraper.counters(pods), known, self._now())

@@ -48,24 +48,30 @@ def available(deployment: Object | None, pods: Sequence[Object]) -> Verdict:
         return Verdict("False", "ScaledToZero", "replicas is 0")
     if stuck := waiting(pods):
         return Verdict("False", *stuck)
+    if refused := _refused_pods(deployment):
+        return refused
     if words := last_words(pods):
         return Verdict("False", "PodFailed", words)
     return Verdict("False", "Loading", "no pod has finished loading")
 
 
-def progressing(model: Model, deployment: Object | None, trouble: str) -> Verdict:
-    """Condition Progressing: True while pods are being replaced or added, False when settled or stuck."""
+def progressing(model: Model, deployment: Object | None, trouble: str, before_pods: Verdict | None) -> Verdict:
+    """Condition Progressing: True while pods are being replaced or added, False when settled or stuck.
+
+    `before_pods` is what the Deployment still waits for: until then it shows what was asked for earlier.
+    """
     if model.spec.paused:
         return Verdict("False", "Paused", "spec.paused is set: children are left as they are")
     if trouble:
         return Verdict("False", "ApplyFailed", trouble)
+    if before_pods:
+        return before_pods
     if deployment is None:
-        return Verdict("True", "Preparing", "checkpoints are inspected and fetched before pods are made")
+        return Verdict("True", "Deploying", "the Deployment is being made")
     if (stuck := condition(deployment, "Progressing")) and stuck["status"] == "False":
         return Verdict("False", stuck["reason"], stuck.get("message", ""))
-    if (failed := condition(deployment, "ReplicaFailure")) and failed["status"] == "True":
-        # A quota or a policy refuses the pods: only the Deployment hears of it.
-        return Verdict("False", failed["reason"], failed.get("message", ""))
+    if refused := _refused_pods(deployment):
+        return refused
     if is_rolled_out(deployment):
         return Verdict("False", "Settled", "every pod runs what the resource asks for")
     status, wanted = deployment.get("status", {}), deployment["spec"].get("replicas", 1)
@@ -78,6 +84,14 @@ def is_rolled_out(deployment: Object) -> bool:
     is_seen = status.get("observedGeneration", 0) >= deployment["metadata"].get("generation", 0)
     counts = {status.get(name, 0) for name in ("replicas", "updatedReplicas", "availableReplicas")}
     return is_seen and counts == {wanted}
+
+
+def _refused_pods(deployment: Object) -> Verdict | None:
+    """A quota or a policy refuses the pods: only the Deployment hears of it."""
+    failed = condition(deployment, "ReplicaFailure")
+    if failed is None or failed["status"] != "True":
+        return None
+    return Verdict("False", failed["reason"], failed.get("message", ""))
 
 
 def _scheduling_reason(message: str, model: Model) -> str:

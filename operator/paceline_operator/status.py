@@ -55,7 +55,7 @@ def status_of(
         names.WEIGHTS_CACHED: Verdict("True" if caching.is_done else "False", caching.reason, caching.message),
         names.SCHEDULED: scheduled(model, deployment, pods),
         names.AVAILABLE: available(deployment, pods),
-        names.PROGRESSING: progressing(model, deployment, trouble),
+        names.PROGRESSING: progressing(model, deployment, trouble, before_pods(inspection, caching)),
         names.ACCEPTANCE_HEALTHY: Verdict(*acceptance.verdict(model.spec.speculation.algorithm, accepted)),
     }
     verdicts[names.READY] = ready(verdicts)
@@ -102,6 +102,17 @@ def compatible(inspection: Inspection) -> Verdict:
     """Condition Compatible: Unknown until there is a verdict, and where headers cannot give one."""
     known = {COMPATIBLE: "True", INCOMPATIBLE: "False"}
     return Verdict(known.get(inspection.outcome, "Unknown"), inspection.reason, inspection.message)
+
+
+def before_pods(inspection: Inspection, caching: Caching) -> Verdict | None:
+    """Why the Deployment is not yet what the resource asks for, whatever it shows; None when it is."""
+    if inspection.outcome == INCOMPATIBLE:
+        return Verdict(
+            "False", "Blocked", "what is asked for does not fit, see condition Compatible: pods are left as they are"
+        )
+    if not (inspection.may_serve and caching.is_done):
+        return Verdict("True", "Preparing", "checkpoints are inspected and fetched before pods are made or replaced")
+    return None
 
 
 def ready(verdicts: Mapping[str, Verdict]) -> Verdict:

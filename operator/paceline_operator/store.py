@@ -61,6 +61,12 @@ class Store:
         for one in listed.values():
             self.put(one)
 
+    def is_news(self, found: Object) -> bool:
+        """Whether it is newer than what is known of it: then no watch has shown it yet."""
+        key = owner_key(found)
+        known = self._objects.get(key, {}).get(_place(found)) if key else None
+        return known is None or version_of(found) > version_of(known)
+
     def model(self, key: Key) -> Object | None:
         return self._objects.get(key, {}).get((KIND, key.name))
 

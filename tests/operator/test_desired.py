@@ -9,7 +9,7 @@ import yaml
 from operator_builders import CONFIG, HUB_PAIR, make_model, make_resource
 from source_tree import nodes
 
-from paceline_operator.desired import desired, inherit
+from paceline_operator.desired import chosen_image, desired, inherit
 from paceline_operator.objects.common import stamped
 from paceline_operator.objects.deployment import Inherited
 from paceline_operator.observed import observe
@@ -43,9 +43,24 @@ def test_another_operator_version_changes_no_pod_template():
     before = deployment_of(model)
     upgraded = replace(CONFIG, operator_image="paceline/operator:2", runtime_image="paceline/runtime:2", pod_name="z")
 
-    after = deployment_of(model, upgraded, inherit(model, observe([before])))
+    after = deployment_of(model, upgraded, inherit(model, recorded(model, before), observe([before])))
 
     assert after == before
+
+
+def test_an_image_that_is_no_longer_named_gives_way_to_the_default():
+    """What the Deployment runs is not asked: removing runtime.image, or an edit by hand, would stay for ever."""
+    named, plain = make_model(runtime={"image": "mine:2"}), make_model()
+    before = deployment_of(named)
+
+    after = deployment_of(plain, inherited=inherit(plain, recorded(named, before), observe([before])))
+
+    assert after["spec"]["template"]["spec"]["containers"][0]["image"] == CONFIG.runtime_image
+
+
+def recorded(model, deployment):
+    """The status that a look at this Deployment leaves."""
+    return chosen_image(model, CONFIG, Inherited(), observe([deployment]))
 
 
 def test_a_named_image_wins_over_the_inherited_one():
@@ -72,9 +87,9 @@ def test_replicas_are_kept_until_the_autoscaler_has_written_them():
     ]
     model = make_model(autoscaling={"maxReplicas": 4})
 
-    kept = inherit(model, observe([fixed]))
+    kept = inherit(model, {}, observe([fixed]))
     fixed["metadata"]["managedFields"] = [{"manager": "hpa", "fieldsV1": {"f:spec": {"f:replicas": {}}}}]
-    released = inherit(model, observe([fixed]))
+    released = inherit(model, {}, observe([fixed]))
 
     assert deployment_of(model, inherited=kept)["spec"]["replicas"] == 3
     assert "replicas" not in deployment_of(model, inherited=released)["spec"]
@@ -147,6 +162,19 @@ def test_secrets_appear_by_name_only():
         "HF_TOKEN": {"secretKeyRef": {"name": "hub", "key": "HF_TOKEN"}},
         "PACELINE_API_KEY": {"secretKeyRef": {"name": "key", "key": "api-key"}},
     }
+
+
+def test_every_pod_may_pull_with_the_models_secrets():
+    """The inspect Job too: its image may lie in a registry that asks who one is."""
+    model = make_model(**HUB_PAIR, cache={"size": "1Gi"}, runtime={"imagePullSecrets": [{"name": "registry"}]})
+    found = desired(model, CONFIG, Inherited(), frozenset())
+    templates = [
+        one["spec"]["template"]["spec"]
+        for one in (*found.inspection, *found.caching, *found.serving)
+        if "template" in one["spec"]
+    ]
+
+    assert [one["imagePullSecrets"] for one in templates] == [[{"name": "registry"}]] * 3
 
 
 def test_no_pod_gets_a_service_account_token():

@@ -3,7 +3,9 @@
 import json
 
 import pytest
+from headers_builder import write_checkpoint
 from operator_builders import HUB_PAIR, fits, make_job, make_model, make_pod, make_resource, terminated
+from released_pairs import TINY_TARGET_CONFIG, target_shapes
 
 from paceline_compat import Problem as Broken
 from paceline_compat import Verdict
@@ -18,8 +20,15 @@ from paceline_operator.spec import parse
 MODEL = make_model()
 JOB = job_name(MODEL)
 CACHED_MODEL = parse(make_resource({**HUB_PAIR, "cache": {"size": "1Gi"}}))
+CACHE_JOB = cache_job_name(CACHED_MODEL)
 GOOD = json.dumps({"outcome": "Compatible", "reason": "Compatible", "message": "fits", "model": {"blockSize": 8}})
 UNSCHEDULABLE = {"conditions": [{"type": "PodScheduled", "status": "False", "message": "no node"}]}
+
+
+def make_claim(made_at):
+    """The cache claim as it was made at some time."""
+    metadata = {"name": "demo-cache", "uid": f"claim-{made_at}", "labels": {}, "creationTimestamp": made_at}
+    return {"kind": "PersistentVolumeClaim", "metadata": metadata}
 
 
 def broken(rule="draft.vocab_size", reason="VocabMismatch", field="draft.vocab_size", warning=False):
@@ -139,6 +148,18 @@ def test_verdict_fits_into_a_termination_message(text):
     assert json.loads(message)["message"].startswith(f"spec.target.uri: {text[:5]}")
 
 
+def test_what_a_checkpoint_says_of_itself_is_bounded(tmp_path):
+    """A name as long as a file neither fills the message nor is refused by the status' schema."""
+    folder, log = tmp_path / "target", tmp_path / "log"
+    shapes = {name: ("BF16", shape) for name, shape in target_shapes(TINY_TARGET_CONFIG).items()}
+    write_checkpoint(folder, {**TINY_TARGET_CONFIG, "architectures": ["X" * 9000]}, shapes)
+
+    inspect.main(["--target", str(folder), "--algorithm", "off"], log)
+
+    verdict = json.loads(log.read_text())
+    assert (verdict["outcome"], verdict["model"]["architecture"]) == ("Incompatible", "X" * inspect.MAX_FACT)
+
+
 @pytest.mark.parametrize(
     "place, revision", [("hf://org/name@v1/q.gguf", "v1"), ("hf://org/name", "main"), ("/models/x", ""), ("", "")]
 )
@@ -153,12 +174,14 @@ def test_revision_of_a_place(place, revision):
         (MODEL, {}, [], (True, "OnClaim")),
         (parse(make_resource(HUB_PAIR)), {}, [], (True, "PerPod")),
         (CACHED_MODEL, {}, [], (False, "Fetching")),
-        (CACHED_MODEL, {}, [make_job(cache_job_name(CACHED_MODEL), "Complete")], (True, "Cached")),
-        (CACHED_MODEL, {}, [make_job(cache_job_name(CACHED_MODEL), "Failed", message="404")], (False, "FetchFailed")),
+        (CACHED_MODEL, {}, [make_claim("1"), make_job(CACHE_JOB, "Complete", made_at="2")], (True, "Cached")),
+        (CACHED_MODEL, {}, [make_claim("3"), make_job(CACHE_JOB, "Complete", made_at="2")], (False, "ClaimLost")),
+        (CACHED_MODEL, {}, [make_job(CACHE_JOB, "Complete", made_at="2")], (False, "ClaimLost")),
+        (CACHED_MODEL, {}, [make_job(CACHE_JOB, "Failed", message="404")], (False, "FetchFailed")),
         (
             CACHED_MODEL,
             {},
-            [make_pod("a", "cache", cache_job_name(CACHED_MODEL), **UNSCHEDULABLE)],
+            [make_pod("a", "cache", CACHE_JOB, **UNSCHEDULABLE)],
             (False, "FetchUnschedulable"),
         ),
     ],
@@ -172,10 +195,23 @@ def test_where_the_weights_are(model, status, objects, expected):
 
 def test_recorded_cache_is_believed_while_its_claim_exists():
     """A claim that was deleted by hand is filled again."""
-    claim = {"kind": "PersistentVolumeClaim", "metadata": {"name": "demo-cache", "labels": {}}}
-    recorded = {
-        "cache": {"key": caching.read(CACHED_MODEL, {}, observe([make_job(cache_job_name(CACHED_MODEL), "Complete")])).key}
-    }
+    claim = make_claim("1")
+    filled = observe([claim, make_job(CACHE_JOB, "Complete", made_at="1")])
+    recorded = {"cache": {"key": caching.read(CACHED_MODEL, {}, filled).key}}
 
     assert caching.read(CACHED_MODEL, recorded, observe([claim])).is_done
     assert not caching.read(CACHED_MODEL, recorded, Observed({})).is_done
+    assert not caching.read(CACHED_MODEL, recorded, observe([make_claim("3")])).is_done
+
+
+def test_a_job_without_pods_names_what_may_refuse_them():
+    """A quota's or a policy's refusal is in the Job's Events alone; a pod that runs needs no such hint."""
+    for model, read, job, component in (
+        (MODEL, inspection.read, JOB, "inspect"),
+        (CACHED_MODEL, caching.read, CACHE_JOB, "cache"),
+    ):
+        refused = read(model, {}, observe([make_job(job)])).message
+        running = read(model, {}, observe([make_job(job), make_pod("a", component, job)])).message
+
+        assert f"kubectl describe job {job}" in refused
+        assert "quota" not in running

@@ -116,6 +116,26 @@ async def test_health_follows_the_watches_and_the_tasks(running, monkeypatch):
     await running.until(lambda: "ended: leadership" in health.why_not_alive(), "the dead task is noticed")
 
 
+async def test_an_apply_that_changes_nothing_is_no_silence(running, monkeypatch):
+    """Somebody adds to a list of ours: it differs for ever, each apply is a no-op, and no watch will tell of it."""
+    await served(running)
+    await idle(running)
+    monkeypatch.setattr(watchdog, "PATIENCE_S", -1.0)
+    apply = running.operator.cluster.apply
+
+    async def no_op(document, kind, subresource=""):
+        if subresource:
+            return await apply(document, kind, subresource)
+        return running.find(kind.plural, document["metadata"]["name"])
+
+    monkeypatch.setattr(running.operator.cluster, "apply", no_op)
+    await running.call("PATCH", BY_NAME["Service"], "demo", {"spec": {"ports": [{"port": 8000}, {"port": 9}]}})
+    await running.until(lambda: len(running.find("services", "demo")["spec"]["ports"]) == 2, "the edit")
+    await idle(running)
+
+    assert running.operator.health.why_not_alive() == ""
+
+
 async def test_metrics_count_what_happens(running):
     """Reconciles by outcome, their time, API calls, and models by condition."""
     await served(running)

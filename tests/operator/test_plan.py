@@ -12,7 +12,7 @@ from paceline_operator.desired import desired, inherit
 from paceline_operator.inspection import INCOMPATIBLE, PENDING, UNKNOWN, Inspection
 from paceline_operator.objects.inspect import job_name
 from paceline_operator.observed import Observed, observe
-from paceline_operator.plan import RETRY_S, contains, plan
+from paceline_operator.plan import RETRY_S, contains, is_ours, plan
 
 PENDING_VERDICT = Inspection("key", PENDING, "Inspecting", "")
 NOTHING = Observed({})
@@ -73,7 +73,7 @@ CASES = [
 
 
 def plan_for(model, observed, verdict=None, caching=CACHED, now=NOW):
-    wanted = desired(model, CONFIG, inherit(model, observed), frozenset())
+    wanted = desired(model, CONFIG, inherit(model, {}, observed), frozenset())
     return plan(model, wanted, observed, verdict or fits(model), caching, now)
 
 
@@ -142,6 +142,17 @@ def test_failed_job_is_tried_anew_after_a_while():
 
     assert (early.is_empty, early.look_again_s) == (True, RETRY_S - 20)
     assert [found["kind"] for found in late.delete] == ["Job"]
+
+
+def test_ours_is_what_has_our_label_or_our_owner():
+    """Taking a label off is an edit like others; a namesake has neither."""
+    observed = as_served(make_model())
+    service = observed.objects["Service", "demo"]
+    unlabelled = {**service, "metadata": {**service["metadata"], "labels": {}}}
+    orphaned = {**service, "metadata": {**service["metadata"], "ownerReferences": []}}
+    foreign = {**unlabelled, "metadata": {**unlabelled["metadata"], "ownerReferences": [{"uid": "other"}]}}
+
+    assert [is_ours(found, service) for found in (unlabelled, orphaned, foreign)] == [True, True, False]
 
 
 def test_a_job_is_never_applied_over():

@@ -84,7 +84,7 @@ CRASHING = {
                     "conditions": [{"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": "quota"}],
                 }
             ),
-            {"Progressing": ("False", "FailedCreate")},
+            {"Progressing": ("False", "FailedCreate"), "Ready": ("False", "FailedCreate")},
         ),
     ],
 )
@@ -134,6 +134,23 @@ def test_an_incompatible_change_is_not_ready_though_old_pods_serve():
 
     assert found["Available"][0] == "True"
     assert found["Ready"] == ("False", "VocabMismatch")
+
+
+@pytest.mark.parametrize(
+    "verdict, caching, progressing",
+    [
+        (Inspection("k", PENDING, "Inspecting", "reading"), CACHED, ("True", "Preparing")),
+        (None, Caching(False, "Fetching", "fetching"), ("True", "Preparing")),
+        (Inspection("k", INCOMPATIBLE, "VocabMismatch", "5 is not 6"), CACHED, ("False", "Blocked")),
+    ],
+)
+@pytest.mark.parametrize("observed", [Observed({}), served_with(ONE_READY)], ids=["new", "served"])
+def test_old_pods_are_not_taken_for_what_is_asked_for(verdict, caching, progressing, observed):
+    """A change that is still looked at, or was refused, has not settled, however settled the Deployment is."""
+    found = conditions(status_for(observed, verdict=verdict, caching=caching))
+
+    assert found["Progressing"] == progressing
+    assert found["Ready"] != ("True", "Serving")
 
 
 def test_metadata_that_cannot_be_had_does_not_hide_a_serving_model():
@@ -229,6 +246,13 @@ def test_acceptance_of_all_pods_together():
     assert fields == {"rate": "0.500", "tokensPerStep": "2.00", "draftedTokens": 300, "sampledAt": "2026-11-29T12:00:00Z"}
     assert status_fields([Counters(300, 150, 150)], fields, NOW + timedelta(hours=1)) == fields
     assert status_fields([], fields, NOW) == fields
+
+
+def test_pods_that_drafted_nothing_yet_are_not_judged_by_their_forerunners():
+    """The draft that was replaced for fitting badly is forgotten with its pods."""
+    bad = status_fields([Counters(1000, 0, 500)], {}, NOW)
+
+    assert status_fields([Counters()], bad, NOW) == {}
 
 
 @pytest.mark.parametrize(

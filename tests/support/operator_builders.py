@@ -55,7 +55,7 @@ CACHED = Caching(True, "OnClaim", "every checkpoint is on a claim already")
 
 def as_served(model: Model, config: OperatorConfig = CONFIG, *, num_ready: int = 1) -> Observed:
     """Everything applied and running: the documents themselves, with a Deployment status on top."""
-    wanted = desired(model, config, inherit(model, Observed({})), frozenset())
+    wanted = desired(model, config, inherit(model, {}, Observed({})), frozenset())
     objects = [copy.deepcopy(child) for child in (*wanted.caching, *wanted.serving)]
     for child in objects:
         child["metadata"]["generation"] = 1
@@ -77,12 +77,17 @@ def make_pod(name: str, component: str = "server", job: str | None = None, **sta
     return {"kind": "Pod", "metadata": {"name": name, "labels": labels, "creationTimestamp": name}, "status": status}
 
 
-def make_job(name: str, condition: str | None = None, **fields: Any) -> dict[str, Any]:
+def make_job(name: str, condition: str | None = None, *, made_at: str = "", **fields: Any) -> dict[str, Any]:
     """A Job of the model `demo`, ended with `condition` or still running."""
     ended = {"type": condition, "status": "True", "lastTransitionTime": "2026-11-29T12:00:00Z", **fields}
     return {
         "kind": "Job",
-        "metadata": {"name": name, "labels": {"paceline.dev/model": "demo"}, "ownerReferences": [{"uid": "uid-1"}]},
+        "metadata": {
+            "name": name,
+            "labels": {"paceline.dev/model": "demo"},
+            "ownerReferences": [{"uid": "uid-1"}],
+            "creationTimestamp": made_at,
+        },
         "status": {"conditions": [ended]} if condition else {},
     }
 

@@ -13,9 +13,10 @@ from paceline_operator.spec import Model, Rollout
 
 @dataclass(frozen=True)
 class Inherited:
-    """What a new Deployment document takes over from the one that exists.
+    """What a new Deployment document takes over from before.
 
-    `image`: the default image that the pods run already, so that an operator upgrade restarts nothing.
+    `image`: the default image that the pods run already, as the status recorded it, so that an operator upgrade restarts
+    nothing. Not the Deployment's own word: that may be an edit by hand, or an image that the resource named until now.
     `replicas`: the count to keep applying while autoscaled and nobody else owns the field; letting go of it earlier
     would reset it to 1.
     """
@@ -27,7 +28,7 @@ class Inherited:
 def build(model: Model, config: OperatorConfig, inherited: Inherited) -> Object:
     """The Deployment; `replicas` is absent where an autoscaler decides."""
     rollout = model.spec.rollout
-    image = model.spec.runtime.image or inherited.image or config.runtime_image
+    image = image_of(model, config, inherited)
     replicas = model.spec.num_replicas if model.spec.autoscaling is None else inherited.replicas
     spec: Object = {
         "selector": {"matchLabels": model.selector},
@@ -41,6 +42,11 @@ def build(model: Model, config: OperatorConfig, inherited: Inherited) -> Object:
     if replicas is not None:
         spec["replicas"] = replicas
     return child(model, "apps/v1", "Deployment", COMPONENT_SERVER, {"spec": spec})
+
+
+def image_of(model: Model, config: OperatorConfig, inherited: Inherited) -> str:
+    """The runtime's image: the resource's, else the default that was first chosen for it, else today's default."""
+    return model.spec.runtime.image or inherited.image or config.runtime_image
 
 
 def strategy(rollout: Rollout) -> Object:

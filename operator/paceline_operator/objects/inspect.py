@@ -9,7 +9,7 @@ from __future__ import annotations
 from paceline_operator.config import OperatorConfig
 from paceline_operator.names import COMPONENT_INSPECT, CONTAINER_INSPECT, TERMINATION_LOG
 from paceline_operator.objects import weights
-from paceline_operator.objects.common import Object
+from paceline_operator.objects.common import Object, without_none
 from paceline_operator.objects.job import job
 from paceline_operator.source import Source, digest_of
 from paceline_operator.spec import Model
@@ -47,7 +47,8 @@ def inspect_job(model: Model, config: OperatorConfig) -> Object:
         "terminationMessagePolicy": "File",
     }
     volumes = [*weights.volumes(model, claims, read_only=True), {"name": "tmp", "emptyDir": {}}]
-    pod = {"containers": [container], "volumes": volumes}
+    secrets = list(model.spec.runtime.image_pull_secrets)
+    pod = {"containers": [container], "volumes": volumes, **without_none(imagePullSecrets=secrets)}
     name = job_name(model)
     return job(model, COMPONENT_INSPECT, name, pod, backoff_limit=BACKOFF_LIMIT, deadline_s=DEADLINE_S)
 
