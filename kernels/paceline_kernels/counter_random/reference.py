@@ -33,7 +33,8 @@ def uniform(keys: torch.Tensor, positions: torch.Tensor, purpose: int, index: to
     bits = _absorb(_absorb(keys, positions), torch.full_like(positions, purpose))
     if index is not None:
         bits = _absorb(bits, index)
-    return ((_shift(bits, 11)).to(torch.float64) + 0.5) * 2.0**-53
+    # 52 bits and a half fill float64's 53; one bit more, and the largest would round to 1, whose Gumbel noise is infinite.
+    return (_shift(bits, 12).to(torch.float64) + 0.5) * 2.0**-52
 
 
 def gumbel(keys: torch.Tensor, positions: torch.Tensor, purpose: int, index: torch.Tensor) -> torch.Tensor:

@@ -102,7 +102,7 @@ def _select_path(
 @triton.jit
 def _gumbel(key, position, index, PURPOSE: tl.constexpr):
     bits = _absorb(_absorb(_absorb(key, position), position * 0 + PURPOSE), index)
-    uniform = (_shift(bits, 11).to(tl.float64) + 0.5) * 1.1102230246251565e-16
+    uniform = (_shift(bits, 12).to(tl.float64) + 0.5) * 2.220446049250313e-16
     return -tl.log(-tl.log(uniform))
 
 
