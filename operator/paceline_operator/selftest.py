@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import base64
 import json
 import ssl
 import sys
@@ -24,9 +25,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--health", required=True)
     parser.add_argument("--webhook")
     parser.add_argument("--ca")
+    parser.add_argument("--ca-base64", default="")
     options = parser.parse_args(argv)
     try:
-        problems = check(options.health, options.webhook, options.ca)
+        problems = check(options.health, options.webhook, trusting(options.ca, options.ca_base64))
     except OSError as error:
         problems = [f"no answer: {error}"]
     for problem in problems:
@@ -34,13 +36,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 1 if problems else 0
 
 
-def check(health: str, webhook: str | None, ca: str | None) -> list[str]:
+def trusting(ca: str | None, ca_base64: str) -> ssl.SSLContext:
+    """A client that trusts the authority in a file, or the one that is given as a webhook configuration holds it."""
+    return ssl.create_default_context(cafile=ca, cadata=base64.b64decode(ca_base64).decode() or None)
+
+
+def check(health: str, webhook: str | None, context: ssl.SSLContext) -> list[str]:
     """What is wrong with an installed operator. Raises OSError where nothing answers or TLS fails."""
     with urllib.request.urlopen(f"{health}/readyz", timeout=TIMEOUT_S) as answer:
         problems = [] if answer.status == 200 else [f"/readyz answers {answer.status}"]
     if webhook is None:
         return problems
-    context = ssl.create_default_context(cafile=ca)
     if not _review(webhook, context, "pvc://probe")["allowed"]:
         problems.append("the webhook refuses a good resource")
     if _review(webhook, context, "ftp://probe")["allowed"]:

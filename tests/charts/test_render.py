@@ -8,7 +8,7 @@ import yaml
 from chart_objects import only
 from source_tree import ROOT
 
-from paceline_operator import config, names, reviews
+from paceline_operator import config, main, names, reviews
 from paceline_operator.kinds import CHILDREN, OPTIONAL
 
 CHART = ROOT / "charts" / "paceline"
@@ -125,6 +125,27 @@ def test_cert_manager_makes_the_certificate_when_asked(chart):
     assert hook["metadata"]["annotations"]["cert-manager.io/inject-ca-from"] == "space/release-paceline-operator"
     assert only(objects, "Certificate")["spec"]["dnsNames"][0] == "release-paceline-operator.space.svc"
     assert not [one for one in objects if one["kind"] == "Secret"]
+
+
+def test_the_chart_test_trusts_what_the_api_server_trusts(chart):
+    """An authority of one's own comes from caBundle: the Secret may hold the leaf alone, which vouches for nobody."""
+    own = chart.render({"webhook": {"certificate": {"existingSecret": "mine", "caBundle": "Q0E="}}})
+    (pod,) = [one for one in own if one["kind"] == "Pod"]
+    (made,) = [one for one in chart.render() if one["kind"] == "Pod"]
+
+    assert "--ca-base64=Q0E=" in pod["spec"]["containers"][0]["args"]
+    assert "volumes" not in pod["spec"]
+    assert "--ca=/certificates/ca.crt" in made["spec"]["containers"][0]["args"]
+    assert made["spec"]["volumes"][0]["secret"]["items"] == [{"key": "ca.crt", "path": "ca.crt"}]
+
+
+def test_a_pod_that_ends_answers_until_nobody_calls_it(chart):
+    """The grace period covers the wait before SIGTERM and the operator's own limit after it."""
+    pod = only(chart.render(), "Deployment")["spec"]["template"]["spec"]
+    program, wait_s = pod["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
+
+    assert program == "sleep"
+    assert pod["terminationGracePeriodSeconds"] > int(wait_s) + main.EXIT_TIMEOUT_S
 
 
 def test_images_by_registry_tag_and_digest(chart):
