@@ -7,6 +7,7 @@ import torch
 from gdn_recurrence import random_rows, relative_rms, replaying
 
 from paceline_kernels.gated_delta import DeltaRows, Journal, verify
+from paceline_runtime.layers.delta_ops import _gpu_verify
 
 SHAPES = {
     "even": dict(key_heads=2, value_heads=4, key_dim=16, value_dim=16),
@@ -48,3 +49,20 @@ def test_kernel_equals_reference_step_after_step(shape: dict[str, int], width: i
             assert relative_rms(written, wanted[1:] if got.shape[0] == 4 else wanted) < 1e-5
         kept = (torch.arange(3) + step) % width + 1
     assert ours[1].keys[0].isnan().all(), "the dummy's journal was written"
+
+
+@pytest.mark.parametrize(("width", "journal_rows"), [(3, 16), (3, 17), (8, 21), (9, 9)])
+def test_a_verify_of_any_depth_finds_an_implementation(width: int, journal_rows: int) -> None:
+    """Wide ones, and narrow ones beside a long journal, take the reference: adaptive depth verifies less than is kept."""
+    shape = SHAPES["even"]
+    sizes = (shape["key_heads"], shape["key_dim"]), (shape["value_heads"], shape["value_dim"]), (shape["value_heads"],)
+    states = torch.randn(3, shape["value_heads"], shape["key_dim"], shape["value_dim"])
+    journal = Journal(*(torch.randn(3, journal_rows, *size) * 0.1 for size in sizes))
+    copy = states.clone(), Journal(*(x.clone() for x in (journal.keys, journal.values, journal.decays)))
+    rows = strided(random_rows(2, width, dtype=torch.float32, **shape))
+    replay = replaying([2, 1], torch.tensor([journal_rows, 1]), torch.tensor([0, 0]), [0, 0])
+
+    out = _gpu_verify()(*copy, replay, rows)
+
+    assert relative_rms(out, verify(states, journal, replay, rows)) < 1e-5
+    assert relative_rms(copy[0][1:], states[1:]) < 1e-5

@@ -44,10 +44,11 @@ def ops_for(device: torch.device, dtype: torch.dtype) -> DeltaOps:
 
 
 def _gpu_verify() -> Verify:
-    from paceline_kernels.gated_delta.kernel import MAX_ROWS, verify_kernel
+    from paceline_kernels.gated_delta.kernel import MAX_JOURNAL_ROWS, MAX_ROWS, verify_kernel
 
     def choose(states: torch.Tensor, journal: Journal, step: Replay, rows: DeltaRows) -> torch.Tensor:
-        fits = rows.k.shape[1] <= MAX_ROWS
+        # The journal keeps the configured depth while an adaptive one verifies less.
+        fits = rows.k.shape[1] <= MAX_ROWS and journal.keys.shape[1] <= MAX_JOURNAL_ROWS
         return (verify_kernel if fits else verify)(states, journal, step, rows)
 
     return choose
