@@ -17,13 +17,20 @@ from .facts import (
     FLOAT_DTYPES,
     FULL_ATTENTION,
     LINEAR_ATTENTION,
+    SLIDING_ATTENTION,
     DraftFacts,
     GdnFacts,
     MoeFacts,
     TargetFacts,
     main_dtype,
 )
-from .families import FAMILY_OF_ARCHITECTURE, HYBRID_FAMILIES, MOE_FAMILIES, NEUTRAL_FIELDS
+from .families import (
+    FAMILY_NEUTRAL_FIELDS,
+    FAMILY_OF_ARCHITECTURE,
+    HYBRID_FAMILIES,
+    MOE_FAMILIES,
+    NEUTRAL_FIELDS,
+)
 from .fields import MAX_LAYERS, Fields, read_json
 from .gguf_checkpoint import read_gguf_target
 from .location import Location, open_location
@@ -32,6 +39,7 @@ from .source import Folder, find
 from .tensors import TensorInfo
 
 CONFIG_FILE = "config.json"
+_HYBRID_HEAD_DIM = 256
 
 
 def read_target(where: str | Location) -> TargetFacts:
@@ -72,6 +80,7 @@ def target_facts(
     fields = Fields(top.source, ChainMap(text, dict(config)))
     architecture = _architecture(top)
     family = FAMILY_OF_ARCHITECTURE.get(architecture)
+    is_hybrid = family in HYBRID_FAMILIES
     num_layers, num_heads = fields.size("num_hidden_layers", maximum=MAX_LAYERS), fields.size("num_attention_heads")
     hidden_size, vocab_size = fields.size("hidden_size"), fields.size("vocab_size")
     facts = TargetFacts(
@@ -84,24 +93,25 @@ def target_facts(
         hidden_size=hidden_size,
         intermediate_size=fields.size("intermediate_size", 0 if family in MOE_FAMILIES else None),
         num_heads=num_heads,
-        num_kv_heads=fields.size("num_key_value_heads", num_heads),
-        head_dim=fields.size("head_dim", hidden_size // max(num_heads, 1)),
+        num_kv_heads=fields.size("num_key_value_heads", None if is_hybrid else num_heads),
+        head_dim=fields.size("head_dim", _HYBRID_HEAD_DIM if is_hybrid else hidden_size // max(num_heads, 1)),
         vocab_size=vocab_size,
         head_rows=_head_rows(tensors, vocab_size),
         max_positions=fields.size("max_position_embeddings"),
         tie_word_embeddings=bool(fields.optional_flag("tie_word_embeddings")),
         rms_norm_eps=fields.number("rms_norm_eps", 1e-6),
-        rope=read_rope(fields, 0.25 if family in HYBRID_FAMILIES else 1.0),
-        gdn=_gdn(fields) if family in HYBRID_FAMILIES else None,
+        rope=read_rope(fields, 0.25 if is_hybrid else 1.0),
+        gdn=_gdn(fields) if is_hybrid else None,
         moe=_moe(fields) if family in MOE_FAMILIES else None,
         num_mtp_layers=_num_mtp_layers(fields, tensors),
         eos_token_ids=tuple(sorted({*(fields.integers("eos_token_id") or ()), *eos_token_ids})),
         quantization=_quantization(fields, tensors) or quantization,
         dtype=main_dtype(tensors),
-        variants=_variants(fields),
+        variants=_variants(fields, family),
         is_multimodal=bool(text) and "vision_config" in config,
         tensors=tensors,
     )
+    _note_contradictions(fields, facts)
     if family is not None:  # an unknown architecture is refused by name, whatever its fields look like
         top.problems += fields.problems
         top.finish()
@@ -153,6 +163,19 @@ def draft_facts(name: str, config: Mapping[str, Any], tensors: Mapping[str, Tens
     return facts
 
 
+def _note_contradictions(fields: Fields, facts: TargetFacts) -> None:
+    """Sizes that are well-formed each and cannot be one model's, and switches that no fact keeps."""
+    for switch in ("attention_bias", "mlp_bias", "use_sliding_window"):
+        fields.optional_flag(switch)
+    if facts.num_heads % max(facts.num_kv_heads, 1):
+        fields.problems.append(
+            f"num_attention_heads is {facts.num_heads}, no multiple of num_key_value_heads {facts.num_kv_heads}"
+        )
+    if facts.moe is not None and facts.moe.num_experts_per_token > facts.moe.num_experts:
+        experts = facts.moe.num_experts_per_token, facts.moe.num_experts
+        fields.problems.append("num_experts_per_tok is {}, more than num_experts {}".format(*experts))
+
+
 def _read_config(folder: Folder) -> dict[str, Any]:
     source = find(folder, CONFIG_FILE)
     if source is None:
@@ -179,13 +202,17 @@ def _layer_types(fields: Fields, family: str | None, num_layers: int) -> tuple[s
     stated = fields.strings("layer_types")
     if stated is not None:
         return stated
+    if family == "qwen3" and fields.optional_flag("use_sliding_window"):
+        first = min(fields.size("max_window_layers", 28), num_layers)
+        return (FULL_ATTENTION,) * first + (SLIDING_ATTENTION,) * (num_layers - first)
     interval = fields.size("full_attention_interval", 4) if family in HYBRID_FAMILIES else 1
     return tuple(LINEAR_ATTENTION if (i + 1) % max(interval, 1) else FULL_ATTENTION for i in range(num_layers))
 
 
-def _variants(fields: Fields) -> dict[str, Any]:
-    stated = {name: fields.data.get(name) for name in NEUTRAL_FIELDS}
-    return {name: value for name, value in stated.items() if value is not None and value not in NEUTRAL_FIELDS[name]}
+def _variants(fields: Fields, family: str | None) -> dict[str, Any]:
+    neutral = NEUTRAL_FIELDS | FAMILY_NEUTRAL_FIELDS.get(family or "", {})
+    stated = {name: fields.data.get(name) for name in neutral}
+    return {name: value for name, value in stated.items() if value is not None and value not in neutral[name]}
 
 
 def _gdn(fields: Fields) -> GdnFacts:

@@ -39,6 +39,23 @@ SERVED_ROPES = {
     "qwen3_5_moe": ("default",),
 }
 
+ROPE_FIELDS = {
+    "default": (frozenset[str](), frozenset({"original_max_position_embeddings"})),
+    "linear": (frozenset({"factor"}), frozenset({"original_max_position_embeddings"})),
+    "llama3": (
+        frozenset({"factor", "low_freq_factor", "high_freq_factor"}),
+        frozenset({"original_max_position_embeddings"}),
+    ),
+    "yarn": (
+        frozenset[str](),
+        frozenset(
+            {"factor", "original_max_position_embeddings", "attention_factor", "beta_fast", "beta_slow"}
+            | {"mscale", "mscale_all_dim", "truncate"}
+        ),
+    ),
+}
+"""Rope kind -> fields that must be stated, and those that may be; yarn's factor follows from the contexts."""
+
 NEUTRAL_FIELDS: dict[str, tuple[Any, ...]] = {
     "hidden_act": ("silu",),
     "pretraining_tp": (1,),
@@ -56,3 +73,12 @@ NEUTRAL_FIELDS: dict[str, tuple[Any, ...]] = {
     "num_local_experts": (0,),
 }
 """Config fields that change what a decoder computes, with the values that do not; absence and null never do."""
+
+_HYBRID_FIELDS: dict[str, tuple[Any, ...]] = {"attn_output_gate": (True,), "output_gate_type": ("silu", "swish")}
+FAMILY_NEUTRAL_FIELDS: dict[str, dict[str, tuple[Any, ...]]] = {
+    "llama": {"sliding_window": (), "num_experts": (0,)},
+    "qwen3": {"num_experts": (0,)},
+    "qwen3_5": _HYBRID_FIELDS,
+    "qwen3_5_moe": _HYBRID_FIELDS | {"norm_topk_prob": (True,), "mlp_only_layers": ([],), "decoder_sparse_step": (1,)},
+}
+"""The same for one family each: a window that qwen3 states without using makes another decoder of a llama."""

@@ -59,6 +59,10 @@ def read_gguf_target(source: Source) -> TargetFacts:
     if num_layers > MAX_LAYERS or (keys.family and num_layers < 1):
         raise MetadataError(source.name, f"metadata key '{keys.architecture}.block_count' leaves {num_layers} layers")
     num_heads, hidden_size = keys.per_layer_size("attention.head_count"), keys.size("embedding_length")
+    num_kv_heads = keys.per_layer_size("attention.head_count_kv", num_heads)
+    if num_heads % max(num_kv_heads, 1):
+        what = f"{keys.architecture}.attention.head_count {num_heads} is no multiple of head_count_kv {num_kv_heads}"
+        raise MetadataError(source.name, what)
     head_dim = keys.size("attention.key_length", hidden_size // max(num_heads, 1))
     head = header.tensors.get("output.weight") or header.tensors.get("token_embd.weight")
     vocab_size = _vocab_size(keys, head)
@@ -72,7 +76,7 @@ def read_gguf_target(source: Source) -> TargetFacts:
         hidden_size=hidden_size,
         intermediate_size=keys.per_layer_size("feed_forward_length", 0 if keys.family in MOE_FAMILIES else None),
         num_heads=num_heads,
-        num_kv_heads=keys.per_layer_size("attention.head_count_kv", num_heads),
+        num_kv_heads=num_kv_heads,
         head_dim=head_dim,
         vocab_size=vocab_size,
         head_rows=head.shape[0] if head else vocab_size,
@@ -87,6 +91,7 @@ def read_gguf_target(source: Source) -> TargetFacts:
         quantization=_quantization(header.tensors),
         dtype=main_dtype(header.tensors),
         num_splits=header.split_count,
+        variants=_variants(keys),
         tensors=header.tensors,
     )
 
@@ -141,6 +146,13 @@ def _moe(keys: _Keys) -> MoeFacts:
         intermediate_size=keys.size("expert_feed_forward_length"),
         shared_intermediate_size=keys.size("expert_shared_feed_forward_length", 0),
     )
+
+
+def _variants(keys: _Keys) -> dict[str, int]:
+    """A llama with experts has the architecture of one without."""
+    is_dense = keys.family is not None and keys.family not in MOE_FAMILIES
+    num_experts = keys.size("expert_count", 0) if is_dense else 0
+    return {"expert_count": num_experts} if num_experts else {}
 
 
 def _eos(header: GgufHeader) -> tuple[int, ...]:

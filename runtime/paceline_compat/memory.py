@@ -31,8 +31,12 @@ def num_state_slots(target: TargetFacts, max_running: int) -> int:
 
 
 def target_weight_bytes(target: TargetFacts, dtype_bytes: int, component: str = "text") -> int:
-    """Weights of one component as loaded. The vision tower is never loaded, MTP only when it drafts."""
-    elements = sum(t.num_elements for name, t in target.tensors.items() if target.component_of(name) == component)
+    """Weights of one component as loaded. The vision tower is never loaded, MTP only when it drafts, a tied head never."""
+    elements = sum(
+        t.num_elements
+        for name, t in target.tensors.items()
+        if target.component_of(name) == component and not (target.tie_word_embeddings and name.startswith("lm_head."))
+    )
     return elements * dtype_bytes
 
 

@@ -9,16 +9,19 @@ from .families import (
     FAMILY_OF_ARCHITECTURE,
     FAMILY_OF_GGUF_ARCHITECTURE,
     HYBRID_FAMILIES,
+    ROPE_FIELDS,
     SERVED_FAMILIES,
     SERVED_GGML_TYPES,
     SERVED_GGUF_ARCHITECTURES,
     SERVED_ROPES,
 )
 from .pair import Finding, Pair
+from .target_tensors import expected_shapes, is_unread
 from .tensors import name_some
 
 _EMBEDDINGS = ("model.embed_tokens.weight", "model.language_model.embed_tokens.weight", "token_embd.weight")
-_HEADS = ("lm_head.weight", "model.lm_head.weight", "output.weight")
+_HEADS = ("lm_head.weight", "output.weight")
+_ROPE_COMMON = ("type", "rope_type", "rope_theta", "partial_rotary_factor", "mrope_section", "mrope_interleaved")
 _LAYER = re.compile(r"(?:model\.(?:language_model\.)?layers|blk)\.(\d{1,6})\.")
 
 
@@ -69,12 +72,43 @@ def tensor_type(pair: Pair) -> Finding | None:
 
 
 def rope(pair: Pair) -> Finding | None:
-    target = pair.target
+    target, field = pair.target, "target.rope"
     served = SERVED_ROPES.get(target.family or "", ("default",))
-    if target.rope.kind in served:
-        return None
-    what = f"rope {target.rope.kind!r} is not applied by the {target.family} models here"
-    return Finding("target.rope", what, f"served there are {', '.join(served)}")
+    if target.rope.kind not in served:
+        what = f"rope {target.rope.kind!r} is not applied by the {target.family} models here"
+        return Finding(field, what, f"served there are {', '.join(served)}")
+    if problems := [*_rope_field_problems(target), *_rope_width_problems(target)]:
+        return Finding(field, f"rope {target.rope.kind!r}: {'; '.join(problems)}", "repair the config")
+    return None
+
+
+def _rope_field_problems(target: TargetFacts) -> list[str]:
+    """Parameters of the rope's kind: ignored or missing ones would turn every position. GGUF has names of its own."""
+    if target.format == "gguf":
+        return []
+    required, optional = ROPE_FIELDS[target.rope.kind]
+    stated = {name: value for name, value in target.rope.parameters.items() if name not in _ROPE_COMMON}
+    missing = [f"{name} is missing" for name in sorted(required - stated.keys())]
+    unknown = [f"{name} is not known" for name in sorted(stated.keys() - required - optional)]
+    values = {name: stated[name] for name in sorted(stated.keys() & (required | optional))}
+    wrong = [
+        f"{name} is {repr(value)[:40]}, not a positive number"
+        for name, value in values.items()
+        if not (_is_positive(value) or type(value) is bool or (value is None and name in optional))
+    ]
+    return [*missing, *unknown, *wrong]
+
+
+def _rope_width_problems(target: TargetFacts) -> list[str]:
+    """Dense models here rotate whole heads, hybrids any part of them."""
+    fraction, is_hybrid = target.rope.rotary_fraction, target.family in HYBRID_FAMILIES
+    is_served = fraction <= 1.0 if is_hybrid else int(target.head_dim * fraction) == target.head_dim
+    least = "at most" if is_hybrid else "exactly"
+    return [] if is_served else [f"partial_rotary_factor is {fraction:g}, and must be {least} 1"]
+
+
+def _is_positive(value: object) -> bool:
+    return isinstance(value, int | float) and type(value) is not bool and 0 < value < float("inf")
 
 
 def layer_types(pair: Pair) -> Finding | None:
@@ -110,7 +144,7 @@ def gdn(pair: Pair) -> Finding | None:
 
 
 def tensors(pair: Pair) -> Finding | None:
-    """Completeness that a header can show before gigabytes are read: embedding, head, and something of every layer."""
+    """Completeness that a header can show before gigabytes are read: of a GGUF, something of every layer."""
     target, field, remedy = pair.target, "target.tensors", "download the checkpoint again"
     embedding = _first(target, _EMBEDDINGS)
     if embedding is None:
@@ -124,7 +158,24 @@ def tensors(pair: Pair) -> Finding | None:
     found = {int(match[1]) for name in target.tensors if (match := _LAYER.match(name))}
     if lost := [layer for layer in range(target.num_layers) if layer not in found]:
         return Finding(field, f"no tensor of layers {lost[:8]} is there", remedy)
-    return None
+    problems = [] if target.format == "gguf" or target.quantization else _tensor_problems(target)
+    return Finding(field, "; ".join(problems), "download the checkpoint again, or repair the config") if problems else None
+
+
+def _tensor_problems(target: TargetFacts) -> list[str]:
+    """Names and shapes against the config, where the layers are what the family's loader builds."""
+    if target.family not in SERVED_FAMILIES or len(target.layer_types) != target.num_layers:
+        return []
+    found, wanted = target.tensors, expected_shapes(target)
+    missing = [name for name in wanted if name not in found]
+    surplus = [name for name in found if name not in wanted and not is_unread(target, name)]
+    wrong = [
+        f"{name} is {list(found[name].shape)}, and the config says {list(shape)}"
+        for name, shape in wanted.items()
+        if name in found and found[name].shape != shape
+    ]
+    parts = (f"missing: {name_some(missing)}" if missing else "", f"not of the family: {name_some(surplus)}" if surplus else "")
+    return [part for part in (*parts, name_some(wrong)) if part]
 
 
 def mtp(pair: Pair) -> Finding | None:

@@ -44,7 +44,8 @@ def target_with(shapes: dict[str, tuple[int, ...]], dtype: str = "BF16") -> Targ
 
 
 def with_gdn(**sizes: int) -> TargetFacts:
-    return tiny_target(TINY_HYBRID_CONFIG, **sizes)
+    config = TINY_HYBRID_CONFIG | sizes
+    return target_facts("tiny", config, table(target_shapes(config)))
 
 
 TARGET_SHAPES = target_shapes(TINY_TARGET_CONFIG)
@@ -189,11 +190,31 @@ ALSO_BROKEN_TARGETS = [
     ("target.tensors", target_with({n: s for n, s in TARGET_SHAPES.items() if "embed" not in n}), "embedding is missing"),
     ("target.tensors", target_with({n: s for n, s in TARGET_SHAPES.items() if n != "lm_head.weight"}), "head is missing"),
     ("target.tensors", target_with(TARGET_SHAPES | {"model.embed_tokens.weight": (95, 64)}), "is [95, 64]"),
+    (
+        "target.tensors",
+        target_with({n: s for n, s in TARGET_SHAPES.items() if "layers.2.mlp.up" not in n}),
+        "missing: model.layers.2.mlp.up_proj.weight",
+    ),
+    (
+        "target.tensors",
+        target_with(TARGET_SHAPES | {"model.layers.1.extra": (3,), "model.norm.weight": (65,)}),
+        "not of the family: model.layers.1.extra; model.norm.weight is [65], and the config says [64]",
+    ),
+    ("target.tensors", tiny_target(intermediate_size=1 << 39), "model.layers.0.mlp.gate_proj.weight is [128, 64]"),
+    ("target.layer_types", tiny_target(use_sliding_window=True, max_window_layers=2), "sliding_attention layers"),
     ("target.layer_types", tiny_target(layer_types=["full_attention"]), "names 1 layers of 4"),
     ("target.layer_types", tiny_target(layer_types=["linear_attention"] * 4), "linear_attention layers"),
     ("target.gdn", with_gdn(linear_num_value_heads=3), "3 value heads are no multiple of 2"),
     ("target.quantization", target_with(TARGET_SHAPES, "F8_E4M3"), "quantized as F8_E4M3"),
     ("target.rope", tiny_target(TINY_HYBRID_CONFIG, rope_scaling={"rope_type": "yarn"}), "rope 'yarn'"),
+    ("target.rope", tiny_target(rope_scaling={"rope_type": "linear"}), "'linear': factor is missing"),
+    ("target.rope", tiny_target(rope_scaling={"rope_type": "linear", "factor": None}), "factor is None, not a positive"),
+    (
+        "target.rope",
+        tiny_target(partial_rotary_factor=0.5, rope_scaling={"rope_type": "yarn", "factor": -2, "mood": 1}),
+        "mood is not known; factor is -2, not a positive number; partial_rotary_factor is 0.5, and must be exactly 1",
+    ),
+    ("target.rope", tiny_target(TINY_HYBRID_CONFIG, partial_rotary_factor=3.0), "must be at most 1"),
     ("target.architecture", tiny_target(architectures=["Qwen3ForCausalLM", "Other"]), "[Qwen3ForCausalLM, Other]"),
 ]
 

@@ -1,0 +1,93 @@
+"""What `paceline check` says of a target from its headers is what the loader says of it when it is served."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from tiny_models import save_tiny
+
+from paceline_compat import Options, check_locations, read_target
+from paceline_compat.errors import MetadataError
+from paceline_compat.families import ROPE_FIELDS
+from paceline_compat.memory import target_weight_bytes
+from paceline_compat.target_tensors import expected_shapes
+from paceline_runtime.layers.parameters import Parameters
+from paceline_runtime.layers.rotary import _KINDS
+from paceline_runtime.loaders import load_target
+from paceline_runtime.models.registry import family_builder
+
+FAMILIES = ("llama", "qwen3", "qwen3_5", "qwen3_5_moe")
+HYBRIDS = FAMILIES[2:]
+
+REFUSED = [
+    *((family, {"num_attention_heads": 3}) for family in FAMILIES),
+    *((family, {"intermediate_size": 64}) for family in FAMILIES[:3]),
+    *((family, {"rope_parameters": {"rope_type": "default", "factor": 2.0}}) for family in FAMILIES),
+    *((family, {"partial_rotary_factor": 3.0, "rope_parameters": {"rope_type": "default"}}) for family in FAMILIES[:2]),
+    *((family, {"attention_bias": 1}) for family in FAMILIES),
+    *((family, {"num_experts": 8}) for family in FAMILIES[:2]),
+    *((family, {"attn_output_gate": False}) for family in HYBRIDS),
+    *((family, {"output_gate_type": "sigmoid"}) for family in HYBRIDS),
+    *((family, {"num_key_value_heads": None}) for family in HYBRIDS),
+    *((family, {"head_dim": None}) for family in HYBRIDS),
+    ("llama", {"sliding_window": 128}),
+    ("llama", {"rope_parameters": {"rope_type": "linear"}}),
+    ("llama", {"rope_parameters": {"rope_type": "llama3", "factor": 8.0}}),
+    ("qwen3", {"use_sliding_window": True, "max_window_layers": 1, "layer_types": None}),
+    ("qwen3_5_moe", {"norm_topk_prob": False}),
+    ("qwen3_5_moe", {"mlp_only_layers": [1]}),
+    ("qwen3_5_moe", {"decoder_sparse_step": 2}),
+    ("qwen3_5_moe", {"num_experts_per_tok": 9}),
+    ("qwen3_5_moe", {"num_experts": 4}),
+]
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("families")
+    for family in FAMILIES:
+        save_tiny(family, folder, dtype=torch.float32)
+    return folder
+
+
+def changed(source: Path, folder: Path, fields: dict) -> Path:
+    """The same checkpoint with other fields in its config."""
+    (folder / "model.safetensors").symlink_to(source / "model.safetensors")
+    config = json.loads((source / "config.json").read_text()) | fields
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+@pytest.mark.parametrize("family, fields", REFUSED)
+def test_a_config_that_the_loader_refuses_does_not_fit(checkpoints, tmp_path, family, fields):
+    path = changed(checkpoints / family, tmp_path, fields)
+    with pytest.raises(MetadataError):
+        load_target(path, dtype=torch.float32)
+    assert not check_locations(str(path), None, Options("off")).fits
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("fields", [{}, {"tie_word_embeddings": True}])
+def test_what_fits_loads_and_takes_the_bytes_that_were_planned(checkpoints, tmp_path, family, fields):
+    path = changed(checkpoints / family, tmp_path, fields)
+    assert check_locations(str(path), None, Options("off")).fits
+    assert target_weight_bytes(read_target(str(path)), 4) == load_target(path, dtype=torch.float32).memory_bytes()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_rules_expect_the_tensors_that_the_loader_asks_for(checkpoints, family):
+    path, parameters = checkpoints / family, Parameters(torch.float32, torch.device("meta"))
+    facts = read_target(str(path))
+    family_builder(facts.architecture)(json.loads((path / "config.json").read_text()), parameters)
+    parameters.settle(facts.tensors)
+    assert expected_shapes(facts) == {name: tuple(place.view.shape) for name, place in parameters.places.items()}
+
+
+def test_the_rules_know_the_fields_of_each_rope_that_the_layers_know():
+    """A context is filled in by the reader of a rope, and with it yarn's factor."""
+    filled = {"original_max_position_embeddings"}
+    for kind, (required, optional) in ROPE_FIELDS.items():
+        known = _KINDS[kind]
+        assert required | optional == known.required | known.optional
+        assert known.required - required <= filled | ({"factor"} if kind == "yarn" else set())
