@@ -26,11 +26,20 @@ _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 1 << 10,
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,6})?)\s*([KMGT]I?)?B?", re.IGNORECASE)
 
 
+def is_device(text: str) -> bool:
+    """Whether a text names a device of the table."""
+    return _device(text) in DEVICE_BYTES
+
+
 def budget_bytes(text: str, memory_ratio: float) -> int:
     """A device's name, of whose memory ``memory_ratio`` may be used, or a size, all of it. ValueError for neither."""
-    if (total := DEVICE_BYTES.get(text.upper().replace("_", "-"))) is not None:
-        return int(total * memory_ratio)
+    if is_device(text):
+        return int(DEVICE_BYTES[_device(text)] * memory_ratio)
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"{text!r} is neither a size (80GiB) nor one of {', '.join(DEVICE_BYTES)}")
     return int(float(match[1]) * _UNITS[(match[2] or "").upper()])
+
+
+def _device(text: str) -> str:
+    return text.upper().replace("_", "-")

@@ -25,9 +25,10 @@ def pages_for(num_tokens: int) -> int:
     return -(-num_tokens // PAGE_TOKENS)
 
 
-def num_state_slots(target: TargetFacts, max_running: int) -> int:
-    """Slots of the state pool, slot 0 (the dummy of padded rows) included; 0 for a target without states."""
-    return 1 + SLOTS_PER_REQUEST * max_running if target.num_linear_layers else 0
+def num_state_slots(target: TargetFacts, max_running: int, given: int | None = None) -> int:
+    """Slots of the state pool, slot 0 (the dummy of padded rows) beside those given; 0 for a target without states."""
+    slots = SLOTS_PER_REQUEST * max_running if given is None else given
+    return 1 + slots if target.num_linear_layers else 0
 
 
 def target_weight_bytes(target: TargetFacts, dtype_bytes: int, component: str = "text") -> int:

@@ -25,6 +25,7 @@ class PlanOptions:
     max_model_len: int | None = None
     max_prefill_tokens: int = 2048
     num_pages: int | None = None
+    num_state_slots: int | None = None
     graph_pool_bytes: int = 0
 
 
@@ -95,7 +96,7 @@ def plan(budget_bytes: int, target: TargetFacts, draft: DraftFacts | None, optio
         rows=(*fixed, pages),
         num_pages=num_pages,
         page_bytes=sizes.page_bytes,
-        num_state_slots=memory.num_state_slots(target, options.max_running),
+        num_state_slots=sizes.num_state_slots,
         max_model_len=sizes.max_model_len,
         short_bytes=short,
         remedies=sizes.remedies(left, affordable, short) if short else (),
@@ -112,6 +113,7 @@ class _Sizes:
         given = options.num_steps
         self.num_steps = default_num_steps(options.algorithm, draft) if given is None else given
         self.num_rows = options.max_running * (1 + self.num_steps)
+        self.num_state_slots = memory.num_state_slots(target, options.max_running, options.num_state_slots)
         self.page_bytes = memory.PAGE_TOKENS * self._token_bytes() + self._page_end_bytes()
 
     def fixed_rows(self) -> tuple[Row, ...]:
@@ -137,7 +139,7 @@ class _Sizes:
             out.append(f"--max-running-requests: each one less gives back {_mib(self._request_bytes())} MiB")
         if self.draft is not None:
             out.append(f"--speculative-algorithm ngram gives back {_mib(self._draft_bytes())} MiB")
-        return (*out, f"--memory-bytes or a device with {_mib(short)} MiB more")
+        return (*out, f"{_mib(short)} MiB more: a larger device, --memory-bytes or --memory-ratio (of paceline plan: --memory)")
 
     def _longest_pages(self, left: int) -> int:
         """Pages of the longest context that fits, its own share of the fixed parts shrunk with it."""
@@ -164,7 +166,7 @@ class _Sizes:
         return (Row("draft rings", (running + 1) * one, f"({running} requests + 1 dummy) x {_mib(one)} MiB"),)
 
     def _recurrent_state(self) -> tuple[Row, ...]:
-        slots = memory.num_state_slots(self.target, self.options.max_running)
+        slots = self.num_state_slots
         one, row = memory.slot_bytes(self.target, self.dtype_bytes), memory.journal_row_bytes(self.target, self.dtype_bytes)
         rows = self.num_rows + 1 + self.num_steps
         return (
@@ -197,7 +199,9 @@ class _Sizes:
 
     def _request_bytes(self) -> int:
         """What one running request less gives back."""
-        slots = memory.SLOTS_PER_REQUEST * memory.slot_bytes(self.target, self.dtype_bytes)
+        slots = (
+            (self.options.num_state_slots is None) * memory.SLOTS_PER_REQUEST * memory.slot_bytes(self.target, self.dtype_bytes)
+        )
         ring = memory.ring_bytes(self.draft, self.dtype_bytes) if self.draft else 0
         row = memory.journal_row_bytes(self.target, self.dtype_bytes) + memory.logits_bytes(self.target, 1)
         return slots + ring + (1 + self.num_steps) * row + memory.history_bytes(0, self.max_model_len, self.num_steps)

@@ -91,13 +91,24 @@ def test_plan_refuses_a_pair_that_does_not_fit(tiny_pair, capsys):
     assert "9 is not between 1 and 7" in out
 
 
-def test_plan_refuses_a_size_that_is_none(tiny_pair, capsys):
-    code, out = run(capsys, "plan", "--model", tiny_pair[0], "--memory", "plenty")
-    assert code == 2
-    assert "'plenty' is neither a size" in out
+def test_plan_refuses_sizes_that_are_none_and_a_share_of_one_by_flag_and_all_at_once(tiny_pair, capsys):
+    sizes = ["--memory", "plenty", "--memory-ratio", "0.5", "--graph-pool", "H100"]
+    assert main(["plan", "--model", tiny_pair[0], *sizes]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    for part in ("--memory: 'plenty' is neither a size", "--graph-pool: 'H100' is a device", "--memory-ratio is a share of"):
+        assert f"paceline plan: {part}" in err
 
 
-@pytest.mark.parametrize("arguments", [["--memory-ratio", "0"], ["--num-pages", "0"], ["--dtype", "int8"]])
+@pytest.mark.parametrize("slots, named", [("7", "at least twice --max-running-requests"), ("8", "keeps no recurrent states")])
+def test_plan_refuses_state_slots_as_serve_does(tiny_pair, slots, named, capsys):
+    assert main(["plan", "--model", tiny_pair[0], "--memory", "1GiB", "--num-state-slots", slots]) == 2
+    assert named in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--memory-ratio", "0"], ["--num-pages", "0"], ["--dtype", "int8"], ["--max-prefill-tokens", "63"]]
+)
 def test_plan_refuses_numbers_out_of_range(tiny_pair, arguments, capsys):
     with pytest.raises(SystemExit) as stopped:
         main(["plan", "--model", tiny_pair[0], "--memory", "1GiB", *arguments])

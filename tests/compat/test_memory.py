@@ -147,6 +147,13 @@ def test_a_plan_fits_exactly_when_it_stays_in_budget(budget, algorithm, max_runn
         assert made.short_bytes == made.total_bytes - budget
 
 
+def test_given_state_slots_are_planned_and_the_dummy_beside_them():
+    target = tiny_target(TINY_HYBRID_CONFIG)
+    few, usual = (plan(1 << 30, target, None, PlanOptions(num_state_slots=slots)) for slots in (8, None))
+    assert (few.num_state_slots, usual.num_state_slots) == (9, 21)
+    assert usual.total_bytes - few.total_bytes == 12 * memory.slot_bytes(target, 2)
+
+
 def test_a_plan_speaks_json():
     made = plan(1 << 30, tiny_target(), tiny_draft(), PlanOptions("dflash", dtype="float32"))
     data = json.loads(json.dumps(made.to_dict()))
