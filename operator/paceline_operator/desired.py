@@ -78,11 +78,14 @@ def serving_children(model: Model, config: OperatorConfig, inherited: Inherited)
 OPTIONAL_KINDS = frozenset({"ScaledObject", "PodMonitor"})
 
 
-def inherit(model: Model, status: Mapping[str, Any], observed: Observed) -> Inherited:
-    """What the next Deployment document takes over: the image that the status recorded, replicas of the present one."""
+def inherit(model: Model, status: Mapping[str, Any], observed: Observed, facts: Mapping[str, Any] | None = None) -> Inherited:
+    """What the next Deployment document takes over: the image that the status recorded, replicas of the present one.
+
+    `facts` are those of the inspection.
+    """
     found = observed.get("Deployment", model.name)
     replicas = found["spec"].get("replicas") if found and _we_scale(found) else None
-    return Inherited(image=status.get("runtimeImage"), replicas=replicas)
+    return Inherited(status.get("runtimeImage"), replicas, (facts or {}).get("fetchedBytes", 0))
 
 
 def chosen_image(model: Model, config: OperatorConfig, inherited: Inherited, observed: Observed) -> dict[str, str]:

@@ -13,7 +13,7 @@ import kopf
 from paceline_operator.admission import review
 from paceline_operator.kinds import MODEL, WATCHED
 from paceline_operator.loop import Operator
-from paceline_operator.reviews import WEBHOOK_ID
+from paceline_operator.reviews import PROBE_USER, WEBHOOK_ID
 
 
 def register(registry: kopf.OperatorRegistry, *, with_webhook: bool) -> None:
@@ -50,12 +50,15 @@ async def seen(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
     _operator(memo).seen(dict(event["object"]), is_deleted=event["type"] == "DELETED")
 
 
-async def validate(body: kopf.Body, old: kopf.Body | None, memo: kopf.Memo, warnings: list[str], **_: Any) -> None:
-    """Deny what is known not to work, warn of what is not known."""
+async def validate(
+    body: kopf.Body, old: kopf.Body | None, memo: kopf.Memo, warnings: list[str], userinfo: kopf.UserInfo, **_: Any
+) -> None:
+    """Deny what is known not to work, warn of what is not known. Our own probes are no admissions."""
     operator = _operator(memo)
     decision = await review(dict(body), dict(old) if old else None, operator.metadata.judge)
     warnings += decision.warnings
-    operator.metrics.admissions.labels("denied" if decision.problems else "allowed").inc()
+    if userinfo.get("username") != PROBE_USER:
+        operator.metrics.admissions.labels("denied" if decision.problems else "allowed").inc()
     if decision.problems:
         raise kopf.AdmissionError(decision.message, code=422)
 

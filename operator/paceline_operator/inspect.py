@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from paceline_compat import Inspection, MetadataError, Options, inspect_pair, resolved_revision
+from paceline_compat import DraftFacts, Inspection, MetadataError, Options, TargetFacts, inspect_pair, resolved_revision
 from paceline_operator.errors import Problem
 from paceline_operator.inspection import UNKNOWN
 from paceline_operator.judgement import Judgement, judge
@@ -42,11 +42,19 @@ def main(argv: Sequence[str] | None = None, termination_log: Path = Path(TERMINA
 def facts(found: Inspection, target: str, draft: str | None) -> dict[str, Any]:
     """`status.model`: what was read, as far as it could be."""
     known: dict[str, Any] = {"targetRevision": revision(target), "draftRevision": revision(draft or "")}
+    known["fetchedBytes"] = sum(
+        fetched_bytes(place, one) for place, one in ((target, found.target), (draft or "", found.draft))
+    )
     if found.target:
         known["architecture"] = found.target.architecture
     if found.draft:
         known["blockSize"] = found.draft.block_size
     return {name: value[:MAX_FACT] if isinstance(value, str) else value for name, value in known.items() if value}
+
+
+def fetched_bytes(location: str, found: TargetFacts | DraftFacts | None) -> int:
+    """Bytes of the tensors that a pod has to download; 0 for what is mounted or could not be read."""
+    return sum(tensor.num_bytes for tensor in found.tensors.values()) if found and "://" in location else 0
 
 
 def revision(location: str) -> str:

@@ -49,14 +49,20 @@ class _ModelCollector(Collector):
         family = GaugeMetricFamily(
             "paceline_operator_models", "SpeculativeModels by condition.", labels=["condition", "status"]
         )
+        replicas = GaugeMetricFamily(
+            "paceline_operator_model_replicas", "Pods of a SpeculativeModel.", labels=["namespace", "model", "state"]
+        )
         counts: dict[tuple[str, str], int] = {}
-        for resource in self._store.models().values():
-            for one in (resource.get("status") or {}).get("conditions") or ():
+        for key, resource in self._store.models().items():
+            seen = resource.get("status") or {}
+            replicas.add_metric([*key, "existing"], seen.get("replicas", 0))
+            replicas.add_metric([*key, "ready"], seen.get("readyReplicas", 0))
+            for one in seen.get("conditions") or ():
                 place = one["type"], one["status"]
                 counts[place] = counts.get(place, 0) + 1
         for place, count in sorted(counts.items()):
             family.add_metric(place, count)
-        yield family
+        yield from (family, replicas)
 
 
 class _CertificateCollector(Collector):

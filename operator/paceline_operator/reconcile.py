@@ -84,9 +84,9 @@ class Reconciler:
 
     async def _step(self, key: Key, resource: Object, model: Model, previous: Status, *, is_patient: bool) -> Outcome:
         observed = self._store.observed(key)
-        inherited = inherit(model, previous, observed)
-        wanted = desired(model, self._config, inherited, self.known_kinds)
         verdict, cached = inspection.read(model, previous, observed), caching.read(model, previous, observed)
+        inherited = inherit(model, previous, observed, verdict.facts)
+        wanted = desired(model, self._config, inherited, self.known_kinds)
         step = plan(model, wanted, observed, verdict, cached, self._now())
         trouble = await self._carry_out(key, step, is_patient) or missing_kinds(wanted)
         observed = self._store.observed(key)

@@ -9,6 +9,8 @@ from paceline_operator import names
 
 # The path of the webhook, in the chart too.
 WEBHOOK_ID = "validate"
+# Nobody can come by it: the API server puts in who somebody is.
+PROBE_USER = "paceline.dev:probe"
 
 
 def sample_review(uri: str) -> dict[str, Any]:
@@ -25,7 +27,7 @@ def sample_review(uri: str) -> dict[str, Any]:
         "request": {
             "uid": str(uuid.uuid4()),
             "operation": "CREATE",
-            "userInfo": {"username": "probe"},
+            "userInfo": {"username": PROBE_USER},
             "resource": {"group": names.GROUP, "version": names.VERSION, "resource": names.PLURAL},
             "kind": {"group": names.GROUP, "version": names.VERSION, "kind": names.KIND},
             "object": resource,

@@ -164,6 +164,23 @@ def test_secrets_appear_by_name_only():
     }
 
 
+def test_what_a_pod_fetches_is_asked_of_its_node():
+    """Else a pod that fills the disk is the first to be evicted; a field of the resource wins, and a cache needs none."""
+    request = {
+        name: deployment_of(make_model(**HUB_PAIR, **spec), inherited=Inherited(fetched_bytes=fetched_bytes))["spec"][
+            "template"
+        ]["spec"]["containers"][0]["resources"]["requests"].get("ephemeral-storage")
+        for name, spec, fetched_bytes in (
+            ("known", {}, 5 << 30),
+            ("not known", {}, 0),
+            ("said", {"resources": {"ephemeralStorage": "7Gi"}}, 5 << 30),
+            ("cached", {"cache": {"size": "9Gi"}}, 5 << 30),
+        )
+    }
+
+    assert request == {"known": str(6 << 30), "not known": None, "said": "7Gi", "cached": None}
+
+
 def test_every_pod_may_pull_with_the_models_secrets():
     """The inspect Job too: its image may lie in a registry that asks who one is."""
     model = make_model(**HUB_PAIR, cache={"size": "1Gi"}, runtime={"imagePullSecrets": [{"name": "registry"}]})

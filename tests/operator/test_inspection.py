@@ -1,6 +1,7 @@
 """The verdict's way: the pod's program, its termination message, what the operator reads out of Jobs and pods."""
 
 import json
+import math
 
 import pytest
 from headers_builder import write_checkpoint
@@ -8,7 +9,7 @@ from operator_builders import HUB_PAIR, fits, make_job, make_model, make_pod, ma
 from released_pairs import TINY_TARGET_CONFIG, target_shapes
 
 from paceline_compat import Problem as Broken
-from paceline_compat import Verdict
+from paceline_compat import Verdict, inspect_pair
 from paceline_operator import caching, inspect, inspection
 from paceline_operator.judgement import field_of, judge
 from paceline_operator.names import TERMINATION_LOG_BYTES
@@ -146,6 +147,17 @@ def test_verdict_fits_into_a_termination_message(text):
     assert len(message.encode()) <= TERMINATION_LOG_BYTES
     assert json.loads(message)["outcome"] == "Incompatible"
     assert json.loads(message)["message"].startswith(f"spec.target.uri: {text[:5]}")
+
+
+def test_only_what_is_downloaded_counts_as_fetched(tmp_path):
+    """The tensors' bytes of a remote checkpoint; a claim's are there already."""
+    shapes = {name: ("BF16", shape) for name, shape in target_shapes(TINY_TARGET_CONFIG).items()}
+    write_checkpoint(tmp_path, TINY_TARGET_CONFIG, shapes)
+    target = inspect_pair(str(tmp_path), None).target
+    num_bytes = sum(2 * math.prod(shape) for _, shape in shapes.values())
+
+    assert inspect.fetched_bytes("https://host/model.gguf", target) == num_bytes
+    assert (inspect.fetched_bytes(str(tmp_path), target), inspect.fetched_bytes("hf://org/name", None)) == (0, 0)
 
 
 def test_what_a_checkpoint_says_of_itself_is_bounded(tmp_path):

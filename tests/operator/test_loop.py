@@ -4,11 +4,13 @@ import asyncio
 import contextlib
 from datetime import UTC, datetime
 
+import kopf
 import pytest
 from operator_builders import CLAIM
 
-from paceline_operator import reconcile, watchdog
+from paceline_operator import handlers, reconcile, watchdog
 from paceline_operator.kinds import BY_NAME, MODEL
+from paceline_operator.reviews import sample_review
 
 SERVING = {"deployments", "services", "poddisruptionbudgets"}
 
@@ -146,7 +148,18 @@ async def test_metrics_count_what_happens(running):
     assert value("paceline_operator_reconcile_seconds_count") >= 2
     assert value("paceline_operator_api_calls_total", {"verb": "patch"}) >= 4
     assert value("paceline_operator_models", {"condition": "Compatible", "status": "True"}) == 1
+    assert value("paceline_operator_model_replicas", {"namespace": "ml", "model": "demo", "state": "ready"}) == 0
     assert value("paceline_operator_leading") == 1
+
+
+async def test_probes_are_not_counted_as_admissions(emulated):
+    """A readiness probe every 2 s would drown what users apply."""
+    review = sample_review("pvc://probe")["request"]
+    memo, value = kopf.Memo(operator=emulated.operator), emulated.operator.metrics.registry.get_sample_value
+    for user in (review["userInfo"], {"username": "jane"}):
+        await handlers.validate(body=review["object"], old=None, memo=memo, warnings=[], userinfo=user)
+
+    assert value("paceline_operator_admissions_total", {"decision": "allowed"}) == 1
 
 
 async def test_a_replica_that_is_outranked_does_nothing(emulated):

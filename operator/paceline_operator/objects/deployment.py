@@ -19,10 +19,12 @@ class Inherited:
     nothing. Not the Deployment's own word: that may be an edit by hand, or an image that the resource named until now.
     `replicas`: the count to keep applying while autoscaled and nobody else owns the field; letting go of it earlier
     would reset it to 1.
+    `fetched_bytes`: what each pod downloads, as the inspection found; 0 when it is not known.
     """
 
     image: str | None = None
     replicas: int | None = None
+    fetched_bytes: int = 0
 
 
 def build(model: Model, config: OperatorConfig, inherited: Inherited) -> Object:
@@ -37,7 +39,7 @@ def build(model: Model, config: OperatorConfig, inherited: Inherited) -> Object:
         "revisionHistoryLimit": 5,
         # Not a failure of anything: a big model's start may take its whole budget on every pod.
         "progressDeadlineSeconds": model.spec.startup_timeout_seconds + 600,
-        "template": template(model, config, image),
+        "template": template(model, config, image, inherited.fetched_bytes),
     }
     if replicas is not None:
         spec["replicas"] = replicas

@@ -28,11 +28,13 @@ PRE_STOP_S = 5
 # After the drain: the server's own shutdown.
 SHUTDOWN_S = 15
 STARTUP_PERIOD_S = 2
+# Tokenizer, configuration, logs and kernel caches beside the weights.
+SMALL_FILES_BYTES = 1 << 30
 DEFAULT_API_KEY = "api-key"
 
 
-def template(model: Model, config: OperatorConfig, image: str) -> Object:
-    """The Deployment's pod template."""
+def template(model: Model, config: OperatorConfig, image: str, fetched_bytes: int) -> Object:
+    """The Deployment's pod template. `fetched_bytes` is what a pod downloads when nothing is cached; 0 if not known."""
     spec, sources = model.spec, list(model.spec.sources)
     pull = spec.runtime.image_pull_policy
     fetches = [] if spec.cache else weights.fetched(model)
@@ -41,7 +43,7 @@ def template(model: Model, config: OperatorConfig, image: str) -> Object:
         "enableServiceLinks": False,
         "securityContext": pod_security(),
         "terminationGracePeriodSeconds": PRE_STOP_S + spec.drain.seconds + SHUTDOWN_S,
-        "containers": [server_container(model, image)],
+        "containers": [server_container(model, image, fetched_bytes if fetches else 0)],
         "volumes": [*weights.volumes(model, sources, read_only=True), *_scratch(spec.resources)],
         **without_none(
             initContainers=[weights.fetch_container(source, config, image, pull) for source in fetches],
@@ -52,7 +54,7 @@ def template(model: Model, config: OperatorConfig, image: str) -> Object:
     return {"metadata": {"labels": labels(model, COMPONENT_SERVER)}, "spec": pod}
 
 
-def server_container(model: Model, image: str) -> Object:
+def server_container(model: Model, image: str, fetched_bytes: int) -> Object:
     """`paceline serve` with everything the resource says."""
     spec = model.spec
     return {
@@ -62,7 +64,7 @@ def server_container(model: Model, image: str) -> Object:
         "args": arguments(model),
         "env": environment(model),
         "ports": [{"name": PORT_HTTP_NAME, "containerPort": PORT_HTTP, "protocol": "TCP"}],
-        "resources": resources(spec.resources, spec.scheduling),
+        "resources": resources(spec.resources, spec.scheduling, fetched_bytes),
         "securityContext": weights.container_security(read_only_root=spec.runtime.read_only_root_filesystem),
         "volumeMounts": [
             *weights.mounts(list(spec.sources), read_only=True),
@@ -116,12 +118,15 @@ def probes(startup_timeout_s: int) -> Object:
     }
 
 
-def resources(wanted: Resources, scheduling: Scheduling) -> Object:
-    """Requests and limits. Memory is capped at its request, the processor is not; GPUs cannot be overcommitted."""
+def resources(wanted: Resources, scheduling: Scheduling, fetched_bytes: int) -> Object:
+    """Requests and limits. Memory is capped at its request, the processor is not; GPUs cannot be overcommitted.
+
+    A pod that downloads more than it asked for is the first that a full disk evicts, so what it fetches is asked for.
+    """
     requests: Object = {"cpu": wanted.cpu, "memory": wanted.memory}
     limits: Object = {"memory": wanted.memory}
-    if wanted.ephemeral_storage:
-        requests["ephemeral-storage"] = wanted.ephemeral_storage
+    if wanted.ephemeral_storage or fetched_bytes:
+        requests["ephemeral-storage"] = wanted.ephemeral_storage or str(fetched_bytes + SMALL_FILES_BYTES)
     if wanted.gpu.count:
         requests[wanted.gpu.resource_name] = limits[wanted.gpu.resource_name] = str(wanted.gpu.count)
     claims = [{"name": claim["name"]} for claim in scheduling.resource_claims]
