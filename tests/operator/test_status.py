@@ -15,6 +15,10 @@ from paceline_operator.observed import Observed, observe
 from paceline_operator.status import changes, status_of, status_of_invalid
 
 INSUFFICIENT = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
+UNBOUND = 'persistentvolumeclaim "models" not found'
+# Of a node that came back before its device plugin: the pod stays, another one takes its place.
+REJECTED = {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": "Allocate failed: no healthy devices"}
+PULLING = {"containerStatuses": [{"name": "server", "state": {"waiting": {"reason": "ImagePullBackOff"}}}]}
 UNSCHEDULED = {"conditions": [{"type": "PodScheduled", "status": "False", "message": INSUFFICIENT}]}
 SCHEDULED = {"conditions": [{"type": "PodScheduled", "status": "True"}]}
 
@@ -63,6 +67,19 @@ CRASHING = {
         (
             served_with(NONE_READY, [make_pod("a", **UNSCHEDULED)]),
             {"Scheduled": ("False", "InsufficientGPU"), "Available": ("False", "Unschedulable")},
+        ),
+        (
+            served_with(NONE_READY, [make_pod("a", conditions=[{**UNSCHEDULED["conditions"][0], "message": UNBOUND}])]),
+            {"Scheduled": ("False", "ClaimUnbound"), "Ready": ("False", "Unschedulable")},
+        ),
+        (
+            served_with(NONE_READY, [make_pod("a", **SCHEDULED, **PULLING)]),
+            {"Available": ("False", "ImagePullBackOff"), "Ready": ("False", "ImagePullBackOff")},
+        ),
+        (served_with(NONE_READY, [make_pod("a", **SCHEDULED, **REJECTED)]), {"Available": ("False", "PodFailed")}),
+        (
+            served_with(ONE_READY, [make_pod("a", **SCHEDULED, **REJECTED), make_pod("b", **SCHEDULED)]),
+            {"Scheduled": ("True", "Scheduled"), "Ready": ("True", "Serving")},
         ),
         (
             served_with(NONE_READY, [make_pod("a", **SCHEDULED, **CRASHING)]),
