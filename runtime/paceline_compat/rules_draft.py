@@ -112,13 +112,16 @@ def final_logit_softcapping(pair: Pair) -> Finding | None:
 
 def layer_variant(pair: Pair) -> Finding | None:
     draft = pair.draft
-    if draft.hidden_act != "silu":
-        return Finding("draft.hidden_act", f"activation {draft.hidden_act!r} is not applied by the draft forward", _OTHER)
-    if draft.attention_bias:
-        return Finding("draft.attention_bias", "attention with biases is not applied by the draft forward", _OTHER)
-    if draft.use_gemma_norm:
-        return Finding("draft.use_gemma_norm", "offset norms (1 + w) are not applied by the draft forward", _OTHER)
-    return None
+    variants = {
+        "draft.hidden_act": (draft.hidden_act != "silu", f"activation {draft.hidden_act!r}"),
+        "draft.attention_bias": (draft.attention_bias, "attention with biases"),
+        "draft.use_gemma_norm": (draft.use_gemma_norm, "offset norms (1 + w)"),
+    }
+    stated = {field: what for field, (is_stated, what) in variants.items() if is_stated}
+    if not stated:
+        return None
+    what = f"{', '.join(stated.values())}: not applied by the draft forward"
+    return Finding(next(iter(stated)) if len(stated) == 1 else "draft.config", what, _OTHER)
 
 
 def selector_rank(pair: Pair) -> Finding | None:
@@ -126,7 +129,10 @@ def selector_rank(pair: Pair) -> Finding | None:
 
 
 def selector_top_k(pair: Pair) -> Finding | None:
-    return _power_of_two("selector_top_k", pair.draft.selector_top_k)
+    value, vocab_size = pair.draft.selector_top_k, pair.draft.vocab_size
+    if value is not None and value > vocab_size:
+        return Finding("draft.selector_top_k", f"{value} candidates are more than the {vocab_size} tokens there are", _REPAIR)
+    return _power_of_two("selector_top_k", value)
 
 
 def head_dim(pair: Pair) -> Finding | None:
@@ -231,16 +237,21 @@ def codebooks(pair: Pair) -> Finding | None:
 
 def tensors(pair: Pair) -> Finding | None:
     """Names and shapes against the config. Own embeddings, heads or mask rows make another kind of draft."""
-    found, wanted, field = pair.draft.tensors, expected_shapes(pair.draft), "draft.tensors"
-    if lost := [name for name in wanted if name not in found and name not in CODEBOOKS]:
-        return Finding(field, f"missing: {name_some(lost)}", _DOWNLOAD)
-    if extra := sorted(set(found) - set(wanted)):
-        return Finding(field, f"no DFlash 2 draft has {name_some(extra)}", _OTHER)
-    for name, shape in wanted.items():
-        if name in found and found[name].shape != shape:
-            what = f"{name} is {list(found[name].shape)}, and the config says {list(shape)}"
-            return Finding(field, what, _REPAIR)
-    return None
+    found, wanted = pair.draft.tensors, expected_shapes(pair.draft)
+    parts = {
+        "missing: {}": ([name for name in wanted if name not in found and name not in CODEBOOKS], _DOWNLOAD),
+        "no DFlash 2 draft has {}": (sorted(set(found) - set(wanted)), _OTHER),
+        "{}": (
+            [
+                f"{name} is {list(found[name].shape)}, and the config says {list(shape)}"
+                for name, shape in wanted.items()
+                if name in found and found[name].shape != shape
+            ],
+            _REPAIR,
+        ),
+    }
+    told = [(text.format(name_some(names)), remedy) for text, (names, remedy) in parts.items() if names]
+    return Finding("draft.tensors", "; ".join(what for what, _ in told), told[0][1]) if told else None
 
 
 def float16(pair: Pair) -> Finding | None:

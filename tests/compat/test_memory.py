@@ -81,6 +81,12 @@ def test_a_plan_that_does_not_fit_says_by_how_much_and_what_helps():
     assert "does not fit" in text
     for flag in ("--max-model-len", "--max-running-requests", "--speculative-algorithm ngram", "--memory-bytes"):
         assert flag in text
+    assert "--graph-pool" not in text
+
+
+def test_an_allowance_for_graphs_that_leaves_no_room_is_named():
+    made = plan(1 << 20, tiny_target(), None, PlanOptions(graph_pool_bytes=512 << 20))
+    assert any("--graph-pool" in remedy and "512.0 MiB" in remedy for remedy in made.remedies)
 
 
 def test_the_context_a_remedy_names_does_fit():

@@ -161,6 +161,13 @@ ALSO_BROKEN = [
     ("draft.layer_variant", tiny_draft(use_gemma_norm=True), "offset norms"),
     ("draft.selector_top_k", tiny_draft(selector_top_k=None), "is absent"),
     ("draft.selector_top_k", tiny_draft(selector_top_k=-4), "-4 is not a power of two"),
+    ("draft.selector_top_k", tiny_draft(selector_top_k=128), "128 candidates are more than the 96 tokens"),
+    ("draft.layer_variant", tiny_draft(attention_bias=True, hidden_act="gelu"), "activation 'gelu', attention with biases"),
+    (
+        "draft.tensors",
+        tiny_draft(without("norm.weight") | {"mask.weight": (1,), "fc.weight": (1, 1), "hidden_norm.weight": (1,)}),
+        "missing: norm.weight; no DFlash 2 draft has mask.weight; fc.weight is [1, 1], and the config says [64, 128], hidden",
+    ),
     ("draft.block_size", tiny_draft(block_size=None), "is absent"),
     ("draft.block_size", tiny_draft(block_size=-8), "-8 is not between"),
     ("draft.target_layer_ids", tiny_draft(target_layer_ids=[-1, 2]), "negative layer -1"),
