@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from tiny_models import save_tiny
 
 from paceline_compat.errors import MetadataError
+from paceline_compat.memory import PAGE_TOKENS
 from paceline_runtime.loaders import load_target
 from paceline_runtime.messages import Rebuild
 from paceline_runtime.sampling import SamplingParams
@@ -124,6 +125,28 @@ def test_a_verify_of_changing_width_and_a_rebuilt_cache_change_no_text(pair, tar
         assert engine.rebuild(Rebuild(num_pages=14)).error is None
     for text, drafted in drafts[:: max(1, len(drafts) // 30)]:
         assert pair.head.draft(text, 7) == drafted
+
+
+def published_planes(engine, ids) -> dict[str, torch.Tensor]:
+    """What the pages that the cache holds of a text keep for the head, in order."""
+    scheduler = engine.scheduler
+    pages = [node.page for node in scheduler.prefix.match(scheduler.prefix.root_name(""), ids, len(ids) // PAGE_TOKENS)]
+    return {name: plane[pages] for name, plane in engine.executor.memory.pages.planes.items()}
+
+
+@LAGS
+def test_decoding_leaves_in_the_pages_what_a_prefill_writes(pair, target, plain, overlap):
+    """Pairs of accepted drafts are the target's hidden rows, not the head's own: a drafted token alone would not tell."""
+    engine = make_engine(target, load_mtp(pair.path, target, 7), overlap=overlap)
+    answer = run(engine, {"long": (PROMPTS["long"], GREEDY)})["long"]
+    text = PROMPTS["long"] + plain["long"]
+    fresh = make_engine(target, load_mtp(pair.path, target, 7))
+    run(fresh, {"all": (text, SamplingParams(max_tokens=1))})
+    assert sum(answer.accepted) > 20
+    decoded, prefilled = published_planes(engine, text), published_planes(fresh, text)
+    assert {4} == {len(plane) for plane in decoded.values()}
+    for name, plane in decoded.items():
+        torch.testing.assert_close(plane, prefilled[name], rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("steps", [1, 7])
