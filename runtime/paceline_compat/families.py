@@ -32,6 +32,33 @@ SERVED_GGUF_ARCHITECTURES = ("llama",)
 
 SERVED_GGML_TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q5_K", "Q6_K")
 
+GGUF_KEYS = {
+    "llama": frozenset(
+        {
+            "attention.head_count",
+            "attention.head_count_kv",
+            "attention.key_length",
+            "attention.layer_norm_rms_epsilon",
+            "attention.value_length",
+            "block_count",
+            "context_length",
+            "embedding_length",
+            "expert_count",
+            "expert_used_count",
+            "feed_forward_length",
+            "rope.dimension_count",
+            "rope.freq_base",
+            "rope.scaling.attn_factor",
+            "rope.scaling.factor",
+            "rope.scaling.finetuned",
+            "rope.scaling.original_context_length",
+            "rope.scaling.type",
+            "vocab_size",
+        }
+    )
+}
+"""Metadata keys that the loader of a served GGUF architecture understands; any other may change the computation."""
+
 SERVED_ROPES = {
     "llama": ("default", "linear", "llama3", "yarn"),
     "qwen3": ("default", "linear", "llama3", "yarn"),

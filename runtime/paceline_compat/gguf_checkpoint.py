@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from .errors import MetadataError
 from .facts import FULL_ATTENTION, LINEAR_ATTENTION, GdnFacts, MoeFacts, RopeFacts, TargetFacts, main_dtype
-from .families import FAMILY_OF_GGUF_ARCHITECTURE, HYBRID_FAMILIES, MOE_FAMILIES
+from .families import FAMILY_OF_GGUF_ARCHITECTURE, GGUF_KEYS, HYBRID_FAMILIES, MOE_FAMILIES
 from .fields import MAX_LAYERS
 from .ggml_types import BY_NAME
 from .gguf_header import GgufArray, GgufHeader, read_header
@@ -91,7 +91,7 @@ def read_gguf_target(source: Source) -> TargetFacts:
         quantization=_quantization(header.tensors),
         dtype=main_dtype(header.tensors),
         num_splits=header.split_count,
-        variants=_variants(keys),
+        variants=_variants(keys, head_dim),
         tensors=header.tensors,
     )
 
@@ -148,11 +148,18 @@ def _moe(keys: _Keys) -> MoeFacts:
     )
 
 
-def _variants(keys: _Keys) -> dict[str, int]:
-    """A llama with experts has the architecture of one without."""
-    is_dense = keys.family is not None and keys.family not in MOE_FAMILIES
-    num_experts = keys.size("expert_count", 0) if is_dense else 0
-    return {"expert_count": num_experts} if num_experts else {}
+def _variants(keys: _Keys, head_dim: int) -> dict[str, object]:
+    """Keys of a served architecture that its loader does not know, experts in it, and values of another width than keys."""
+    if keys.architecture not in GGUF_KEYS:
+        return {}
+    prefix, known = f"{keys.architecture}.", GGUF_KEYS[keys.architecture]
+    own = {key.removeprefix(prefix): value for key, value in keys.header.metadata.items() if key.startswith(prefix)}
+    variants: dict[str, object] = {f"{prefix}{key}": value for key, value in own.items() if key not in known}
+    if num_experts := keys.size("expert_count", 0):
+        variants[f"{prefix}expert_count"] = num_experts
+    if (value_dim := keys.size("attention.value_length", head_dim)) != head_dim:
+        variants[f"{prefix}attention.value_length"] = value_dim
+    return variants
 
 
 def _eos(header: GgufHeader) -> tuple[int, ...]:

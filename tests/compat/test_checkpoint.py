@@ -231,6 +231,22 @@ def test_a_hybrid_gguf_tells_its_facts(tmp_path):
     assert [p.rule for p in check(target, None, Options("off")).problems] == ["target.gguf_architecture", "target.tensors"]
 
 
+@pytest.mark.parametrize(
+    "key, value",
+    [("attention.sliding_window", 4096), ("expert_count", 8), ("attention.value_length", 32), ("logit_scale", 2.0)],
+)
+def test_a_llama_gguf_with_keys_that_make_another_decoder_of_it_does_not_fit(tmp_path, key, value):
+    """Mixtral and Mistral files call themselves llama too."""
+    file = GgufFile().add_value("general.architecture", "llama")
+    sizes = {"block_count": 1, "embedding_length": 64, "attention.head_count": 4, "feed_forward_length": 96}
+    for name, size in (sizes | {"context_length": 512, key: value}).items():
+        file.add_value(f"llama.{name}", size)
+    file.add_tensor("token_embd.weight", (64, 96), 0, 4 * 64 * 96).add_tensor("blk.0.attn_norm.weight", (64,), 0, 256)
+    problems = check(read_target(str(file.write_sparse(tmp_path / "m.gguf"))), None, Options("off")).problems
+    assert [p.rule for p in problems] == ["target.layer_variant"]
+    assert f"llama.{key} = {value}" in problems[0].message
+
+
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), min_size=1, max_size=4))
 def test_flipped_bytes_of_a_gguf_read_or_raise_our_error_only(flips):

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from paceline_compat.errors import MetadataError
+from paceline_compat.families import GGUF_KEYS
 from paceline_compat.gguf_header import GgufHeader
 from paceline_runtime.loaders.gguf_file import GgufTensor, read_tensor
 from paceline_runtime.text.end_tokens import gguf_end_ids
@@ -27,19 +28,6 @@ _SIZES = {
     "attention.key_length": "head_dim",
     "context_length": "max_position_embeddings",
     "vocab_size": "vocab_size",
-}
-_OTHERS = {
-    "attention.layer_norm_rms_epsilon",
-    "attention.value_length",
-    "expert_count",
-    "expert_used_count",
-    "rope.dimension_count",
-    "rope.freq_base",
-    "rope.scaling.type",
-    "rope.scaling.factor",
-    "rope.scaling.original_context_length",
-    "rope.scaling.finetuned",
-    "rope.scaling.attn_factor",
 }
 _MODULES = {
     "attn_norm": "input_layernorm",
@@ -100,7 +88,7 @@ def describe(header: GgufHeader) -> GgufLlama:
 
 
 def _refuse_unknown_keys(header: GgufHeader) -> None:
-    known = {f"llama.{key}" for key in (*_SIZES, *_OTHERS)}
+    known = {f"llama.{key}" for key in GGUF_KEYS["llama"]}
     unknown = sorted(key for key in header.metadata if key.startswith("llama.") and key not in known)
     if header.get("llama.expert_count", int, 0):
         unknown.append("llama.expert_count")
