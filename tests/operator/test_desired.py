@@ -164,6 +164,28 @@ def test_secrets_appear_by_name_only():
     }
 
 
+@pytest.mark.parametrize(
+    "spec, values",
+    [
+        ({"resources": {"gpu": {"count": 0}}}, ["void"]),
+        ({"resources": {"gpu": {"count": 1}}}, []),
+        ({"resources": {"gpu": {"count": 0}}, "scheduling": {"resourceClaims": [{"name": "gpu"}]}}, []),
+        (
+            {
+                "resources": {"gpu": {"count": 0}},
+                "runtime": {"env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]},
+            },
+            ["all"],
+        ),
+    ],
+)
+def test_a_pod_without_gpus_sees_none(spec, values):
+    """On a node of GPUs it would take the memory of those that were given them; an own setting wins."""
+    env = deployment_of(make_model(**spec))["spec"]["template"]["spec"]["containers"][0]["env"]
+
+    assert [one["value"] for one in env if one["name"] == "NVIDIA_VISIBLE_DEVICES"] == values
+
+
 def test_what_a_pod_fetches_is_asked_of_its_node():
     """Else a pod that fills the disk is the first to be evicted; a field of the resource wins, and a cache needs none."""
     request = {

@@ -30,6 +30,7 @@ SHUTDOWN_S = 15
 STARTUP_PERIOD_S = 2
 # Tokenizer, configuration, logs and kernel caches beside the weights.
 SMALL_FILES_BYTES = 1 << 30
+ENV_VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
 DEFAULT_API_KEY = "api-key"
 
 
@@ -94,11 +95,15 @@ def arguments(model: Model) -> list[str]:
 
 def environment(model: Model) -> list[Object]:
     """Offline for the hub's libraries, writable paths under /tmp, the API key as a reference, then the resource's own."""
+    named = {one["name"] for one in model.spec.runtime.env}
     own: list[Object] = [
         {"name": "HOME", "value": "/tmp"},
         {"name": "HF_HUB_OFFLINE", "value": "1"},
         {"name": "TRANSFORMERS_OFFLINE", "value": "1"},
     ]
+    # CUDA images ask for every GPU of the node, and a container runtime for GPUs gives them to pods that were given none.
+    if not (model.spec.resources.gpu.count or model.spec.scheduling.resource_claims or ENV_VISIBLE_DEVICES in named):
+        own.append({"name": ENV_VISIBLE_DEVICES, "value": "void"})
     if model.spec.auth:
         ref = model.spec.auth.api_key_secret_ref
         key = {"name": ref.name, "key": ref.key or DEFAULT_API_KEY}
