@@ -9,6 +9,7 @@ import msgspec
 
 MAX_STOP_STRINGS = 16
 MAX_STOP_STRING_CHARS = 512
+MAX_STOP_TOKEN_IDS = 1024
 MAX_LOGIT_BIAS = 1024
 LARGEST_LOGIT_BIAS = 1e30
 """Enough to force or forbid a token whatever its logit, and still a float32 when logits are added to it."""
@@ -53,12 +54,10 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
         """Everything wrong with the values, as (field, message with the remedy); empty when valid."""
         found = [(name, message) for name, ok, message in self._checks() if not ok]
         if vocab_size is not None:
-            found += [
-                (name, f"token id {token} is outside the vocabulary of {vocab_size}")
-                for name, ids in (("stop_token_ids", self.stop_token_ids), ("logit_bias", tuple(self.logit_bias)))
-                for token in ids
-                if not 0 <= token < vocab_size
-            ]
+            for name, ids in (("stop_token_ids", self.stop_token_ids), ("logit_bias", self.logit_bias)):
+                outside = next((token for token in ids if not 0 <= token < vocab_size), None)
+                if outside is not None:
+                    found.append((name, f"token id {outside} is outside the vocabulary of {vocab_size}"))
         return found
 
     def _checks(self) -> list[tuple[str, bool, str]]:
@@ -75,6 +74,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
             between("presence_penalty", -2.0, 2.0),
             between("frequency_penalty", -2.0, 2.0),
             between("repetition_penalty", 0.01, 10.0),  # logits are divided by it, in float32
+            ("stop_token_ids", len(self.stop_token_ids) <= MAX_STOP_TOKEN_IDS, f"holds more than {MAX_STOP_TOKEN_IDS} tokens"),
             ("logit_bias", len(self.logit_bias) <= MAX_LOGIT_BIAS, f"holds more than {MAX_LOGIT_BIAS} tokens"),
             (
                 "logit_bias",

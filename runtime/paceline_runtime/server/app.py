@@ -15,10 +15,10 @@ from paceline_runtime.errors import PacelineError, RequestError, UnavailableErro
 from paceline_runtime.server.cache import cache_router
 from paceline_runtime.server.health import health_router
 from paceline_runtime.server.metrics import Outcome
-from paceline_runtime.server.middleware import ApiKeys, InFlight, RequestId
+from paceline_runtime.server.middleware import ApiKeys, InFlight, RequestId, UnreadBody
 from paceline_runtime.server.problems import describe, error_json
 from paceline_runtime.server.responses import json_response
-from paceline_runtime.server.routes import openai_router
+from paceline_runtime.server.routes import GENERATION_PATHS, openai_router
 from paceline_runtime.server.service import Service
 
 logger = logging.getLogger(__name__)
@@ -37,13 +37,18 @@ def create_app(service: Service) -> FastAPI:
     app.add_middleware(InFlight, service=service)
     app.add_middleware(ApiKeys, keys=service.config.api_keys)
     app.add_middleware(RequestId)
+    app.add_middleware(UnreadBody)
     return app
 
 
 def _handle_errors(app: FastAPI, service: Service) -> None:
+    def count(request: Request, outcome: Outcome) -> None:
+        if request.url.path in GENERATION_PATHS:
+            service.metrics.ended(outcome)
+
     @app.exception_handler(PacelineError)
-    async def of_ours(_: Request, error: PacelineError) -> Response:
-        service.metrics.ended(_outcome(error))
+    async def of_ours(request: Request, error: PacelineError) -> Response:
+        count(request, _outcome(error))
         status, body, headers = describe(error)
         # A client on a kept-alive connection would come back here instead of to another replica.
         return json_response(body, status, headers | ({"connection": "close"} if service.draining else {}))
@@ -54,15 +59,16 @@ def _handle_errors(app: FastAPI, service: Service) -> None:
         return json_response(error_json(message, error.status_code), error.status_code, dict(error.headers or {}))
 
     @app.exception_handler(ClientDisconnect)
-    async def of_leaving(_: Request, error: ClientDisconnect) -> Response:
-        service.metrics.ended("disconnected")
+    async def of_leaving(request: Request, error: ClientDisconnect) -> Response:
+        count(request, "disconnected")
         return Response(status_code=CLIENT_CLOSED_REQUEST)
 
     @app.exception_handler(Exception)
     async def unforeseen(request: Request, error: Exception) -> Response:
-        service.metrics.ended("failed")
+        count(request, "failed")
         logger.exception("%s %s failed", request.method, request.url.path, exc_info=error)
-        return json_response(error_json("the server failed; its log says how", 500), 500)
+        # uvicorn closes the connection when it sees the exception; a client that knew nothing of it would use it again.
+        return json_response(error_json("the server failed; its log says how", 500), 500, {"connection": "close"})
 
 
 def _outcome(error: PacelineError) -> Outcome:

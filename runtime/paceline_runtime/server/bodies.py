@@ -48,12 +48,18 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
+# What a message to the engine can carry.
+Size = Annotated[int, Field(ge=1, lt=2**63)]
+# One wrong id tells as much as a million of them, which take seconds to list.
+Ids = Annotated[list[int], Field(fail_fast=True)]
+
+
 class RebuildBody(Strict):
     """New sizes of the cache; what is left out stays."""
 
-    num_pages: int | None = Field(default=None, ge=1)
-    num_state_slots: int | None = Field(default=None, ge=1)
-    memory_bytes: int | None = Field(default=None, ge=1)
+    num_pages: Size | None = None
+    num_state_slots: Size | None = None
+    memory_bytes: Size | None = None
 
 
 class TextPart(Strict):
@@ -94,7 +100,7 @@ class CommonBody(Strict):
     min_p: float | None = None
     seed: int | None = None
     stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
+    stop_token_ids: Ids | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     repetition_penalty: float | None = None
@@ -123,13 +129,13 @@ class ChatBody(CommonBody):
     chat_template_kwargs: dict[str, bool | int | float | str] = Field(default_factory=dict)
 
 
-Ids = Annotated[list[int], Field(min_length=1)]
+PromptIds = Annotated[Ids, Field(min_length=1)]
 
 
 class CompletionBody(CommonBody):
     """`POST /v1/completions`: a string, several, token ids, or several lists of them."""
 
-    prompt: str | Ids | list[str] | list[Ids]
+    prompt: str | PromptIds | Annotated[list[str], Field(fail_fast=True)] | Annotated[list[PromptIds], Field(fail_fast=True)]
     logprobs: int | None = None
 
     @property

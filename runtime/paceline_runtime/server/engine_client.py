@@ -101,8 +101,8 @@ class EngineClient:
     async def rebuild(self, sizes: messages.Rebuild) -> messages.Rebuilt:
         """Ask for another cache and wait for what came of it. `EngineDiedError` when the engine fails meanwhile."""
         answer: asyncio.Future[messages.Rebuilt] = asyncio.get_running_loop().create_future()
-        self._rebuilds.append(answer)
         self._send(sizes)
+        self._rebuilds.append(answer)
         return await answer
 
     def shut_down(self) -> None:

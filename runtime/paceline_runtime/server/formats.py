@@ -129,11 +129,15 @@ class CompletionFormat:
         return {
             "tokens": [decode([entry.token_id]) for entry in entries],
             "token_logprobs": [entry.logprob for entry in entries],
-            "top_logprobs": [
-                {decode([token_id]): logprob for token_id, logprob in zip(entry.top_ids, entry.top_logprobs, strict=True)}
-                for entry in entries
-            ],
+            "top_logprobs": [self._alternatives(entry) for entry in entries],
         }
+
+    def _alternatives(self, entry: TokenLogprobs) -> dict[str, float]:
+        """By text: of tokens with the same one, such as pieces of characters, the likeliest."""
+        found: dict[str, float] = {}
+        for token_id, logprob in zip(entry.top_ids, entry.top_logprobs, strict=True):
+            found.setdefault(self._tokenizer.decode([token_id]), logprob)
+        return found
 
 
 def usage_json(usage: Usage) -> Json:

@@ -61,15 +61,18 @@ class Generation:
         """
         with self._client.call(self.job.submits()) as call:
             opened: set[int] = set()
+            shown_s = self._clock()
             while call.is_open:
-                index, event = await _next(call, keepalive_s)
+                index, event = await _next(call, shown_s + keepalive_s - self._clock()) or (self._unfinished(), None)
                 pieces = [Piece("")] if event is None else self._pieces(index, event)
                 if index not in opened and (opening := self._format.opening(self.job, index)):
                     yield opening
                 opened.add(index)
                 for piece in pieces:
-                    if event is None or piece.text or piece.finish_reason or piece.logprobs:
+                    is_due = event is None or self._clock() - shown_s >= keepalive_s
+                    if is_due or piece.text or piece.finish_reason or piece.logprobs:
                         yield self._format.chunk(self.job, index, piece)
+                        shown_s = self._clock()
         self._finish()
         if self.job.include_usage:
             yield self._format.usage_chunk(self.job, usage_of(self.job.prompts, self._answers))
@@ -84,6 +87,10 @@ class Generation:
                 raise RequestError([Problem(event.param, event.message, event.code)])
             case messages.Failed():
                 raise UnavailableError(event.message)
+
+    def _unfinished(self) -> int:
+        """An answer whose end has not been told: after a finish reason, clients expect nothing more of an answer."""
+        return next(index for index, answer in enumerate(self._answers) if answer.finish_reason is None)
 
     def _measure(self, index: int, num_tokens: int) -> None:
         if not num_tokens:
@@ -107,10 +114,10 @@ class Generation:
         )
 
 
-async def _next(call: Call, keepalive_s: float) -> tuple[int, Event | None]:
-    """The next event, or None for answer 0 when it takes too long."""
+async def _next(call: Call, patience_s: float) -> tuple[int, Event] | None:
+    """The next event, or None when it takes too long."""
     try:
-        async with asyncio.timeout(keepalive_s):
+        async with asyncio.timeout(patience_s):
             return await call.next()
     except TimeoutError:
-        return 0, None
+        return None

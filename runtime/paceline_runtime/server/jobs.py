@@ -18,7 +18,8 @@ from paceline_runtime.server.bodies import MAX_CHOICES, ChatBody, CompletionBody
 from paceline_runtime.server.parsing import sampling_params
 from paceline_runtime.text.chat import Tokenizer, Turn, chat_prompt
 
-RESERVED_VARIABLES = {"messages", "tools", "add_generation_prompt"}
+# "self" would not get as far as the template: Python takes it for the method's own.
+RESERVED_VARIABLES = {"self", "messages", "tools", "add_generation_prompt"}
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,8 @@ async def chat_job(body: ChatBody, job_id: str, tokenizer: Tokenizer, ready: mes
 async def completion_job(body: CompletionBody, job_id: str, tokenizer: Tokenizer, ready: messages.Ready) -> Job:
     """Plain completions: every prompt as it stands."""
     params = sampling_params(body)
+    if len(body.prompts) * body.n > MAX_CHOICES:
+        raise RequestError([Problem("n", f"n times the number of prompts must be at most {MAX_CHOICES}")])
     prompts = await asyncio.to_thread(
         lambda: [tokenizer.encode(prompt) if isinstance(prompt, str) else prompt for prompt in body.prompts]
     )
@@ -99,8 +102,6 @@ def _checked(
     problems += [problem for prompt in prompts for problem in _prompt_problems(prompt, prompt_field, params.max_tokens, ready)]
     if not prompts:
         problems.append(Problem(prompt_field, f"{prompt_field} must not be an empty list"))
-    if len(prompts) * body.n > MAX_CHOICES:
-        problems.append(Problem("n", f"n times the number of prompts must be at most {MAX_CHOICES}"))
     if problems:
         raise RequestError(problems)
     return Job(

@@ -104,21 +104,21 @@ class Server:
         try:
             await asyncio.wait([http, *ends], return_when=asyncio.FIRST_COMPLETED)
             if self._stopping.is_set() and self._client.failure is None:
-                await self._drain()
+                await self._drain(http)
         finally:
             for task in (*work, *ends):
                 task.cancel()
             await asyncio.gather(*work, *ends, return_exceptions=True)
 
-    async def _drain(self) -> None:
-        """Refuse new requests, let the others finish, end those that take too long."""
+    async def _drain(self, http: asyncio.Task[None]) -> None:
+        """Refuse new requests, let the others finish, end those that take too long or that a second signal cuts short."""
         self._service.draining = True
         logger.info("draining, for at most %g s", self._config.drain_timeout_s)
-        try:
-            async with asyncio.timeout(self._config.drain_timeout_s):
-                await self._service.idle()
-        except TimeoutError:
+        idle = asyncio.create_task(self._service.idle())
+        await asyncio.wait([http, idle], timeout=self._config.drain_timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        if not idle.done():
             self._client.cut_off("the server is shutting down")
+            idle.cancel()
 
     async def _watch(self) -> None:
         """Notice the end of the engine process; it is always a failure while the server runs."""

@@ -5,6 +5,8 @@ Put around the application by `app.py`. Knows nothing of what is asked.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import hashlib
 import hmac
 import re
@@ -21,6 +23,42 @@ from paceline_runtime.server.service import Service
 REQUEST_ID = "x-request-id"
 # Probes and scrapers carry no key; nothing they can read depends on anyone's prompt.
 OPEN_PATHS = frozenset({"/livez", "/readyz", "/metrics"})
+
+LINGER_S = 10.0
+
+
+class UnreadBody:
+    """Keeps the connection of an answer that did not read its request until the client has sent it all.
+
+    Closing with unread bytes resets the connection, and a client that still sends loses the answer (401, 404, 413) with it;
+    proxies that speak HTTP/1.0 close after every answer. Who waits to be told to continue has sent nothing and is not told.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass on; hold back only the end of the answer, for at most `LINGER_S`."""
+        is_read = scope["type"] != "http" or "expect" in Headers(scope=scope)
+
+        async def receive_noting() -> Message:
+            nonlocal is_read
+            message = await receive()
+            # A client that has left sends no more either.
+            is_read = not message.get("more_body", False)
+            return message
+
+        async def send_and_linger(message: Message) -> None:
+            if message["type"] == "http.response.body" and not message.get("more_body", False) and not is_read:
+                await send({**message, "more_body": True})
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(LINGER_S):
+                        while not is_read:
+                            await receive_noting()
+                message = {"type": "http.response.body", "body": b""}
+            await send(message)
+
+        await self._app(scope, receive_noting, send_and_linger)
 
 
 class RequestId:

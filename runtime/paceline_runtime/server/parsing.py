@@ -26,6 +26,8 @@ from paceline_runtime.server.bodies import (
 Body = TypeVar("Body", ChatBody, CompletionBody, RebuildBody)
 
 MAX_PROBLEMS = 20
+# Describing an error takes longer than sending one: beyond this many, a body would stop the server for seconds.
+MAX_ERRORS = 1000
 DEFAULT_COMPLETION_TOKENS = 16
 MAX_ID_DIGITS = 18
 # pydantic reports every branch of a union; a reader wants to know what the field may be.
@@ -48,6 +50,9 @@ def parse(raw: bytes, kind: type[Body]) -> Body:
     try:
         return kind.model_validate(fields)
     except pydantic.ValidationError as error:
+        if error.error_count() > MAX_ERRORS:
+            message = f"the body has {error.error_count()} fields or items that cannot be, too many to list"
+            raise RequestError([Problem(None, message)]) from None
         raise RequestError(list(_problems(error.errors(include_url=False)))[:MAX_PROBLEMS]) from None
 
 
@@ -139,13 +144,14 @@ def _chat_logprobs(body: ChatBody, problems: list[Problem]) -> int | None:
 
 
 def _logit_bias(body: CommonBody, problems: list[Problem]) -> dict[int, float]:
-    """OpenAI writes token ids as JSON keys, hence as strings."""
+    """OpenAI writes token ids as JSON keys, hence as strings. Only the first problem is told, however many there are."""
     bias: dict[int, float] = {}
     for key, value in (body.logit_bias or {}).items():
         if not (key.isascii() and key.isdigit() and len(key) <= MAX_ID_DIGITS):
             problems.append(Problem("logit_bias", f"logit_bias: {key[:20]!r} is not a token id"))
-        elif not -100 <= value <= 100:
+            break
+        if not -100 <= value <= 100:
             problems.append(Problem("logit_bias", f"logit_bias: {value:g} is not between -100 and 100"))
-        else:
-            bias[int(key)] = value
+            break
+        bias[int(key)] = value
     return bias

@@ -28,6 +28,8 @@ from paceline_runtime.server.responses import json_response
 from paceline_runtime.server.service import Loaded, Service
 
 T = TypeVar("T")
+CHAT_PATH, COMPLETIONS_PATH = "/v1/chat/completions", "/v1/completions"
+GENERATION_PATHS = frozenset({CHAT_PATH, COMPLETIONS_PATH})
 SSE_HEADERS = {"content-type": "text/event-stream", "cache-control": "no-cache", "x-accel-buffering": "no"}
 
 
@@ -35,7 +37,7 @@ def openai_router(service: Service) -> APIRouter:
     """The routes under /v1."""
     router = APIRouter()
 
-    @router.post("/v1/chat/completions")
+    @router.post(CHAT_PATH)
     async def chat_completions(request: Request) -> Response:
         content = await read_body(request, service.config.max_body_bytes)
         loaded = service.loaded()
@@ -44,7 +46,7 @@ def openai_router(service: Service) -> APIRouter:
         job = await chat_job(body, f"chatcmpl-{uuid.uuid4().hex}", loaded.tokenizer, loaded.ready)
         return await _answer(request, service, loaded, job, ChatFormat(loaded.tokenizer))
 
-    @router.post("/v1/completions")
+    @router.post(COMPLETIONS_PATH)
     async def completions(request: Request) -> Response:
         content = await read_body(request, service.config.max_body_bytes)
         loaded = service.loaded()

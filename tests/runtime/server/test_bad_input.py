@@ -8,7 +8,7 @@ import pytest
 from fake_engine import CONTEXT
 from live_server import MODEL, LiveServer, running
 
-from paceline_runtime.sampling import MAX_STOP_STRING_CHARS, MAX_STOP_STRINGS
+from paceline_runtime.sampling import MAX_STOP_STRING_CHARS, MAX_STOP_STRINGS, MAX_STOP_TOKEN_IDS
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 SAY = [{"role": "user", "content": "hi"}]
@@ -42,6 +42,7 @@ BAD_IN_BOTH = [
     ({"stop": "x" * (MAX_STOP_STRING_CHARS + 1)}, "stop"),
     ({"stop_token_ids": [10**6]}, "stop_token_ids"),
     ({"stop_token_ids": ["a"]}, "stop_token_ids.0"),
+    ({"stop_token_ids": [5] * (MAX_STOP_TOKEN_IDS + 1)}, "stop_token_ids"),
     ({"presence_penalty": 3}, "presence_penalty"),
     ({"frequency_penalty": -3}, "frequency_penalty"),
     ({"repetition_penalty": 0}, "repetition_penalty"),
@@ -78,6 +79,7 @@ BAD_CHATS = [
     ({"messages": [{"role": "user", "content": "x" * CONTEXT}]}, "messages"),
     ({"messages": [*SAY, {"role": "system", "content": "too late"}]}, "messages"),
     ({"chat_template_kwargs": {"messages": "x"}}, "chat_template_kwargs.messages"),
+    ({"chat_template_kwargs": {"self": 1}}, "chat_template_kwargs.self"),
     ({"logprobs": 1}, "logprobs"),
     ({"top_logprobs": 3}, "top_logprobs"),
     ({"logprobs": True, "top_logprobs": 21}, "logprobs"),
@@ -99,6 +101,18 @@ BAD_COMPLETIONS = [
     ({"logprobs": -1}, "logprobs"),
     ({"logprobs": True}, "logprobs"),
     ({"messages": SAY}, "messages"),
+]
+MANY = 20_000
+BAD_BY_THE_THOUSAND = [
+    {"stop_token_ids": [10**6] * 1000},
+    {"stop_token_ids": ["a"] * MANY},
+    {"logit_bias": {f"a{number}": 1 for number in range(MANY)}},
+    {"logit_bias": {str(number): 1 for number in range(10**6, 10**6 + MANY)}},
+    {"logit_bias": {str(number): 101 for number in range(MANY)}},
+    {"prompt": [""] * MANY},
+    {"prompt": [[]] * MANY},
+    {"prompt": [1.5] * MANY},
+    {f"field{number}": 1 for number in range(MANY)},
 ]
 BAD_BODIES = [b"", b"{", b"[]", b'"hi"', b'{"model": "\xff"}', b'{"model": "\\ud800"}', b'{"temperature": NaN}', b"[" * 9999]
 
@@ -143,6 +157,22 @@ def test_completions_refuse(http: httpx.Client, server: LiveServer, fields: dict
 def test_bodies_that_are_not_json_objects_are_refused(http: httpx.Client, path: str, body: bytes) -> None:
     """Broken JSON, invalid UTF-8, half a surrogate pair, NaN, absurd nesting."""
     assert _error(http.post(path, content=body), 400)["code"] == "invalid_json"
+
+
+@pytest.mark.parametrize("fields", BAD_BY_THE_THOUSAND, ids=lambda fields: repr(fields)[:30])
+def test_a_thousand_problems_are_told_in_a_few_words(http: httpx.Client, server: LiveServer, fields: dict[str, Any]) -> None:
+    """No answer is larger than its question, and nothing is tokenized or listed a thousand times to find that out."""
+    answer = http.post(COMPLETIONS, json={"model": MODEL, "prompt": "hi", **fields})
+
+    assert _error(answer, 400)
+    assert len(answer.content) < 1000
+
+
+def test_messages_that_are_wrong_by_the_thousand_are_counted_only(http: httpx.Client) -> None:
+    """Listing them would keep the server from everyone else for seconds."""
+    error = _error(http.post(CHAT, json={"model": MODEL, "messages": [1] * MANY}), 400)
+
+    assert str(MANY) in error["message"]
 
 
 def test_all_problems_come_at_once(http: httpx.Client, server: LiveServer) -> None:

@@ -13,7 +13,12 @@ def test_an_idle_cache_is_rebuilt(http):
 
 @pytest.mark.parametrize(
     ("body", "words"),
-    [({"num_pages": 0}, "greater than or equal to 1"), ({"pages": 3}, "pages"), ({"num_pages": 2000}, "too many pages")],
+    [
+        ({"num_pages": 0}, "greater than or equal to 1"),
+        ({"num_pages": 2**64}, "less than"),
+        ({"pages": 3}, "pages"),
+        ({"num_pages": 2000}, "too many pages"),
+    ],
 )
 def test_sizes_that_cannot_be_are_refused(http, body, words):
     """By the body's rules or by the engine, with 400."""

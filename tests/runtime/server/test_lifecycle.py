@@ -7,7 +7,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from served import served
+from served import TIMEOUT_S, served
 
 COMPLETIONS = "/v1/completions"
 DEATHS = [("crash", "scripted crash"), ("die", "ended with status 7")]
@@ -96,6 +96,25 @@ def test_a_drain_that_takes_too_long_is_cut_off() -> None:
 
         assert "shutting down" in rest[-1]
         assert server.ended()[0] == 0
+
+
+def test_a_second_signal_ends_a_drain_at_once() -> None:
+    """Ctrl-C twice: nobody waits for the rest of the drain's ten minutes."""
+    with (
+        served("build_fake_engine", "--drain-timeout-s", "600") as server,
+        httpx.Client(base_url=server.url, timeout=60) as http,
+    ):
+        server.until("ready")
+        with http.stream("POST", COMPLETIONS, json=_body("linger", stream=True)) as stream:
+            lines = stream.iter_lines()  # kept: letting go of it would close the stream
+            next(lines)
+            server.terminate()
+            with httpx.Client(base_url=server.url) as other:
+                while other.get("/readyz").status_code == 200:
+                    pass
+            server.terminate()
+
+            assert server.process.wait(TIMEOUT_S) == 0
 
 
 @pytest.mark.parametrize(("prompt", "reason"), DEATHS)

@@ -1,10 +1,14 @@
 """What is around every request: keys, ids, keep-alive, probes and metrics."""
 
+import itertools
+import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -72,11 +76,28 @@ def test_a_silent_stream_is_kept_alive(tmp_path: Path) -> None:
     assert '"finish_reason":"length"' in rest[-2]
 
 
+def test_a_kept_alive_stream_says_nothing_of_an_answer_that_has_ended() -> None:
+    """Of two answers the first is finished and the second silent: the empty chunks are the second's."""
+    with running(keepalive_s=0.02) as server, httpx.Client(base_url=server.url, timeout=60) as http:
+        body = {**BODY, "prompt": ["x", "linger"], "max_tokens": 12, "stream": True}
+        with http.stream("POST", COMPLETIONS, json=body) as stream:
+            chunks = (json.loads(line.removeprefix("data: ")) for line in stream.iter_lines() if line)
+            choices = (chunk["choices"][0] for chunk in chunks)
+            last = next(choice for choice in choices if choice["finish_reason"])
+            empty = list(itertools.islice((choice for choice in choices if not choice["text"]), 3))
+
+    assert last["index"] == 0
+    assert [choice["index"] for choice in empty] == [1, 1, 1]
+
+
 def test_metrics_count_requests_tokens_and_drafts() -> None:
     """One of each outcome; numbers follow from the script: a first token, then two runs of three."""
     with running() as server, httpx.Client(base_url=server.url) as http:
         http.post(COMPLETIONS, json=BODY).raise_for_status()
         http.post(COMPLETIONS, json={**BODY, "max_tokens": 0})
+        # Neither asks for generation.
+        assert http.get("/v1/models/other").status_code == 404
+        assert http.post("/v1/cache/rebuild", json={"num_pages": 0}).status_code == 400
         with http.stream("POST", COMPLETIONS, json={**BODY, "prompt": "linger", "max_tokens": 99, "stream": True}):
             pass
         server.engine.until(lambda: bool(server.engine.aborted))
@@ -134,3 +155,42 @@ async def test_a_refusal_that_closes_the_connection_waits_for_the_whole_body(pat
 
     assert sent[0]["status"] == 503
     assert (b"connection", b"close") in sent[0]["headers"]
+
+
+@pytest.mark.parametrize(
+    ("path", "key", "status"),
+    [(COMPLETIONS, "wrong", 401), (COMPLETIONS, "key", 413), ("/v1/nothing", "key", 404), ("/v1/models", "key", 405)],
+)
+def test_a_refusal_reaches_a_client_that_still_sends_on_a_connection_to_be_closed(path: str, key: str, status: int) -> None:
+    """More than socket buffers hold, to a server that has no use for it: the client sends it all and then reads why."""
+    body = b"x" * (32 << 20)
+    head = f"POST {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\nauthorization: Bearer {key}\r\ncontent-length: {len(body)}"
+    with running(api_keys=("key",), max_body_bytes=1000) as server:
+        address = urlsplit(server.url)
+        with socket.create_connection((address.hostname, address.port), timeout=60) as connection:
+            connection.sendall(f"{head}\r\n\r\n".encode() + body)
+            answer = b"".join(iter(lambda: connection.recv(4096), b""))
+
+    assert answer.startswith(f"HTTP/1.1 {status} ".encode())
+    assert answer.endswith(b"}}")
+
+
+def test_who_asks_before_sending_is_refused_without_being_told_to_send() -> None:
+    """`Expect: 100-continue` is there to spare the upload of what is not wanted."""
+    head = f"POST {COMPLETIONS} HTTP/1.1\r\nhost: x\r\nconnection: close\r\nexpect: 100-continue\r\ncontent-length: 99"
+    with running(api_keys=("key",)) as server:
+        address = urlsplit(server.url)
+        with socket.create_connection((address.hostname, address.port), timeout=60) as connection:
+            connection.sendall(f"{head}\r\n\r\n".encode())
+            answer = b"".join(iter(lambda: connection.recv(4096), b""))
+
+    assert answer.startswith(b"HTTP/1.1 401 ")
+
+
+def test_an_error_of_ours_tells_that_the_connection_ends() -> None:
+    """It does end: a client that did not know would send its next request into a closed connection."""
+    with running() as server, httpx.Client(base_url=server.url) as http:
+        server.service.tokenizer = object()
+        failed = http.post(COMPLETIONS, json=BODY)
+
+    assert (failed.status_code, failed.headers["connection"]) == (500, "close")
