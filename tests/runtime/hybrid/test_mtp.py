@@ -147,6 +147,10 @@ def test_decoding_leaves_in_the_pages_what_a_prefill_writes(pair, target, plain,
     assert {4} == {len(plane) for plane in decoded.values()}
     for name, plane in decoded.items():
         torch.testing.assert_close(plane, prefilled[name], rtol=1e-9, atol=1e-9)
+    with torch.no_grad():
+        hidden = pair.target.model(torch.tensor([text])).last_hidden_state[0]
+    expected = hidden[PAGE_TOKENS - 1 : 4 * PAGE_TOKENS : PAGE_TOKENS]
+    torch.testing.assert_close(decoded["mtp_page_ends"], expected, rtol=0, atol=1e-5)  # transformers' norms are float32
 
 
 @pytest.mark.parametrize("steps", [1, 7])
