@@ -84,6 +84,21 @@ def test_sizes_that_a_config_only_claims_are_refused_before_memory_is_taken_for_
         load_target(path, dtype=torch.float64)
 
 
+def test_values_that_are_not_finite_are_all_named(tmp_path):
+    path = save_tiny("llama", tmp_path, dtype=torch.float32, num_hidden_layers=1)
+
+    def spoil(tensors):
+        tensors["model.norm.weight"][3] = torch.nan
+        tensors["model.layers.0.mlp.up_proj.weight"][1, 2] = 1e6  # finite as stored, infinite in float16
+        tensors["model.embed_tokens.weight"][7, 7] = -torch.inf
+
+    change_tensors(path, spoil)
+    for dtype, names in ((torch.float32, {"norm", "embed"}), (torch.float16, {"norm", "embed", "up_proj"})):
+        with pytest.raises(MetadataError, match="NaN or infinite values") as error:
+            load_target(path, dtype=dtype)
+        assert {name for name in ("norm", "embed", "up_proj") if name in error.value.what} == names
+
+
 def test_a_tied_checkpoint_may_store_its_head_and_old_rotary_buffers(tmp_path):
     path = save_tiny("llama", tmp_path, tie_word_embeddings=True)
     before = logits(load_target(path, dtype=torch.float64))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
 
 from paceline_compat.errors import MetadataError
+from paceline_compat.tensors import name_some
 from paceline_runtime.layers.parameters import Parameters
 from paceline_runtime.loaders.checkpoint import Checkpoint
 
@@ -34,14 +36,27 @@ def check_tensors(checkpoint: Checkpoint, parameters: Parameters) -> None:
 
 
 def fill(checkpoint: Checkpoint, parameters: Parameters, on_progress: Progress | None = None) -> None:
-    """Copy every tensor into its place, one at a time."""
+    """Copy every tensor into its place, one at a time. Raises MetadataError naming those that are not finite there."""
     wanted = [tensor for tensor in checkpoint.tensors if tensor.name in parameters.places]
     total, done = sum(tensor.num_bytes for tensor in wanted), 0
+    spoiled: list[str] = []
     for tensor in wanted:
-        parameters.places[tensor.name].fill(tensor.read(parameters.device))
+        place = parameters.places[tensor.name]
+        place.fill(tensor.read(parameters.device))
+        if not _is_finite(place.view):
+            spoiled.append(tensor.name)
         done += tensor.num_bytes
         if on_progress is not None:
             on_progress(done, total)
+    if spoiled:
+        what = f"NaN or infinite values, as stored or in {parameters.dtype}, in {name_some(spoiled)}"
+        raise MetadataError(checkpoint.name, what, "download the checkpoint again, or use another --dtype")
+
+
+def _is_finite(values: torch.Tensor) -> bool:
+    """By the sum, which takes no memory beside the weights; `isfinite` of an embedding takes gigabytes."""
+    wide = values.dtype if values.dtype == torch.float64 else torch.float32
+    return math.isfinite(values.sum(dtype=wide).item())
 
 
 def fill_dummy(parameters: Parameters) -> None:
