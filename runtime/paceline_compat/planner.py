@@ -139,6 +139,9 @@ class _Sizes:
             out.append(f"--max-running-requests: each one less gives back {_mib(self._request_bytes())} MiB")
         if self.draft is not None:
             out.append(f"--speculative-algorithm ngram gives back {_mib(self._draft_bytes())} MiB")
+        if (chunk := self.options.max_prefill_tokens) >= 2 * memory.PAGE_TOKENS:
+            half = memory.prefill_bytes(self.target, self.draft, chunk - chunk // 2, self.dtype_bytes)
+            out.append(f"--max-prefill-tokens {chunk // 2} gives back {_mib(half)} MiB")
         if self.options.graph_pool_bytes:
             out.append(f"--graph-pool: without CUDA graphs (on a CPU) 0 gives back {_mib(self.options.graph_pool_bytes)} MiB")
         return (*out, f"{_mib(short)} MiB more: a larger device, --memory-bytes or --memory-ratio (of paceline plan: --memory)")

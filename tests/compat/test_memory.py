@@ -79,7 +79,13 @@ def test_a_plan_that_does_not_fit_says_by_how_much_and_what_helps():
     assert made.short_bytes == made.total_bytes - budget
     text = made.to_text()
     assert "does not fit" in text
-    for flag in ("--max-model-len", "--max-running-requests", "--speculative-algorithm ngram", "--memory-bytes"):
+    for flag in (
+        "--max-model-len",
+        "--max-running-requests",
+        "--speculative-algorithm ngram",
+        "--max-prefill-tokens 1024",
+        "--memory-bytes",
+    ):
         assert flag in text
     assert "--graph-pool" not in text
 
