@@ -114,11 +114,11 @@ def retry_after_s(value: str | None, now: datetime) -> float | None:
     """Seconds that a Retry-After header asks for (RFC 9110 section 10.2.3: a number or a date)."""
     if value is None:
         return None
-    if value.strip().isdigit():
+    if value.strip().isdecimal():  # isdigit takes superscripts too, of which float makes nothing
         return float(value)
     try:
         return max(0.0, (parsedate_to_datetime(value) - now).total_seconds())
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, OverflowError):
         return None
 
 

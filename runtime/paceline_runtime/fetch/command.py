@@ -14,13 +14,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import TextIO
 
 from .arguments import Request, parse_request
 from .client import Client
-from .errors import EXIT_OK, FetchError, FolderError, RefusedError, RequestError
+from .errors import EXIT_OK, FetchError, FolderError, InterruptedFetch, RefusedError, RequestError
 from .hub import list_hub
 from .listing import Listing
-from .manifest import MANIFEST_NAME, FetchedFile, Manifest, read_manifest, write_manifest
+from .manifest import BEING_REPLACED, FetchedFile, Manifest, being_replaced, read_manifest, write_manifest
 from .oci import list_oci
 from .partial import local_errors
 from .progress import Progress
@@ -31,6 +32,7 @@ from .uri import HubUri, MountedUri, OciUri, S3Uri, WebUri, display
 from .web import list_web
 
 _LOCK_NAME = ".paceline-fetch.lock"
+_LOCK_POLL_S = 0.5
 _SECRETS = ("HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 
 
@@ -61,12 +63,12 @@ def fetch(request: Request, environment: Mapping[str, str], progress: Progress, 
         return
     with local_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    with _locked(folder, progress):
+    with _locked(folder, progress, stop):
         if _is_complete(request):
             progress.note("complete", f"{folder} was completed by another fetch")
             return
         manifest = read_manifest(folder)
-        if manifest and manifest.request != request.key and not request.refresh:
+        if manifest and manifest.request not in (request.key, BEING_REPLACED) and not request.refresh:
             raise RequestError(f"{folder} holds {manifest.source}; choose another folder, or --refresh to replace it")
         _replace(request, environment, progress, stop, manifest)
     progress.note("done", f"{folder} is complete")
@@ -88,9 +90,11 @@ def _replace(
     ) as client:
         listing = _select(request, _list(request, client, environment))
         transfer = Transfer(request.folder, listing, _kept(request.folder, old), progress)
-        with local_errors(request.folder):
-            (request.folder / MANIFEST_NAME).unlink(missing_ok=True)
-        files = transfer.run(client, request.max_concurrency, stop)
+        transfer.download(client, request.max_concurrency, stop)
+        # From here the folder is neither the old version nor the new one. Whoever goes on after an interruption must still
+        # know which files are of the old one, and can trust none of them: versions often have equal sizes.
+        write_manifest(request.folder, being_replaced(old, listing))
+        files = transfer.place(stop)
     _remove_superseded(request.folder, old, files)
     write_manifest(request.folder, Manifest(request.key, display(request.text), listing.revision, files))
 
@@ -136,19 +140,28 @@ def _check_mounted(uri: MountedUri) -> None:
 
 
 @contextmanager
-def _locked(folder: Path, progress: Progress) -> Iterator[None]:
+def _locked(folder: Path, progress: Progress, stop: threading.Event) -> Iterator[None]:
     """One fetch at a time in a folder: pods that share a claim wait for the first and then find its work."""
     with local_errors(folder):
         handle = (folder / _LOCK_NAME).open("w")
     with handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not _try_lock(handle, folder):
             progress.note("waiting", f"another fetch is at work in {folder}; waiting for it")
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        except OSError as error:
-            raise FolderError(f"{folder}: its file system knows no locks ({error.strerror}); use another volume") from error
+            # Asked again and again: a wait inside flock would sleep through a SIGTERM.
+            while not _try_lock(handle, folder):
+                if stop.wait(_LOCK_POLL_S):
+                    raise InterruptedFetch("interrupted while waiting for another fetch")
         yield
+
+
+def _try_lock(handle: TextIO, folder: Path) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        raise FolderError(f"{folder}: its file system knows no locks ({error.strerror}); use another volume") from error
+    return True
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 
 from .client import Client, place
-from .errors import IntegrityError, InterruptedFetch, TransientError
+from .errors import IntegrityError, InterruptedFetch, RefusedError, TransientError
 from .listing import RemoteFile
 from .partial import PartialFile
 
@@ -63,6 +63,8 @@ class Download:
                 if partial.size_bytes > before:
                     attempts.progressed()
                 attempts.failed(error)
+                if not file.can_resume:
+                    self._restart(partial)
 
     def _is_whole(self, file: RemoteFile, partial: PartialFile) -> bool:
         if file.size_bytes is not None and partial.size_bytes > file.size_bytes:
@@ -80,6 +82,7 @@ class Download:
                 self._restart(partial)
             if response.status_code == 416:
                 raise TransientError(f"{place(file.url)}: answered 416 to a range")
+            _check_end_is_known(file, response)
             # No chunk size: httpx would hold bytes back to fill a chunk, and lose them when the connection breaks.
             for chunk in response.iter_raw():
                 partial.append(chunk)
@@ -110,6 +113,13 @@ def _check_etag(file: RemoteFile, response: httpx.Response) -> None:
     etag = response.headers.get("etag")
     if file.etag and etag and etag != file.etag and response.is_success:
         raise IntegrityError(f"{file.path}: changed at the source while it was fetched; run the command again")
+
+
+def _check_end_is_known(file: RemoteFile, response: httpx.Response) -> None:
+    """A body that ends with its connection looks the same when it was cut off."""
+    is_vouched_for = file.size_bytes is not None or file.digest is not None
+    if not is_vouched_for and not {"content-length", "transfer-encoding"} & set(response.headers):
+        raise RefusedError(f"{place(file.url)}: tells no length; give the digest as #sha256=... to have it verified")
 
 
 def _is_encrypted(response: httpx.Response) -> bool:

@@ -1,4 +1,7 @@
-"""`.paceline-fetch.json`: written last, so its presence says that the folder is whole and by which request."""
+"""`.paceline-fetch.json`: written last, so its request says that the folder is whole, and for what.
+
+While files are put in place it names none (`being_replaced`): then it only tells which files are ours to remove.
+"""
 
 import hashlib
 import json
@@ -8,10 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from .errors import IntegrityError
+from .listing import Listing
 from .partial import local_errors
 from .paths import safe_path
 
 MANIFEST_NAME = ".paceline-fetch.json"
+BEING_REPLACED = ""
 _VERSION = 1
 
 
@@ -47,6 +52,15 @@ def request_key(uri: str, revision: str | None, include: list[str], exclude: lis
     """Names a request: the same key, the same files."""
     text = json.dumps([uri, revision, sorted(include), sorted(exclude)])
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def being_replaced(old: Manifest | None, listing: Listing) -> Manifest:
+    """What a folder may hold between two versions: complete for no request, and no file of it known to be of either."""
+    paths = {file.path for file in old.files} if old else set()
+    paths |= {file.path for file in listing.files if not file.is_archive}
+    return Manifest(
+        BEING_REPLACED, "a fetch that was interrupted", "", tuple(FetchedFile(path, 0, "") for path in sorted(paths))
+    )
 
 
 def read_manifest(folder: Path) -> Manifest | None:

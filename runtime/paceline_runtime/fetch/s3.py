@@ -59,9 +59,13 @@ def _objects(base: str, prefix: str, client: Client, auth: httpx.Auth | None) ->
             is_below = not prefix or item.key == prefix or item.key.startswith(f"{prefix}/")
             if is_below and not item.key.endswith("/"):
                 yield item
-        token = page.findtext("NextContinuationToken")
-        if page.findtext("IsTruncated") != "true" or not token:
+        if page.findtext("IsTruncated") != "true":
             return
+        token = page.findtext("NextContinuationToken")
+        if not token or token == query.get("continuation-token"):
+            raise RefusedError(
+                f"{place(base)}: the listing is cut off and says not how to go on; is this an S3 store (version 2)?"
+            )
         query["continuation-token"] = token
 
 
@@ -79,9 +83,9 @@ def _page(body: bytes, base: str) -> ET.Element:
 
 def _object(item: ET.Element) -> _Object:
     key, size, etag = (item.findtext(name) for name in ("Key", "Size", "ETag"))
-    if key is None or not (size or "").isdigit():
+    if key is None or size is None or not re.fullmatch(r"[0-9]{1,18}", size):
         raise RefusedError("the object store lists an object without Key or Size")
-    return _Object(key, int(size or 0), etag or "")
+    return _Object(key, int(size), etag or "")
 
 
 def _remote_file(base: str, prefix: str, item: _Object) -> RemoteFile:

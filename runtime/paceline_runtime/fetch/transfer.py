@@ -31,11 +31,14 @@ class Transfer:
         with local_errors(folder):
             self._partials = {file: self._partial(file) for file in self._wanted}
 
-    def run(self, client: Client, num_workers: int, stop: threading.Event) -> tuple[FetchedFile, ...]:
-        """Fetch, verify, put in place. On any failure the partials stay and nothing has its final name."""
+    def download(self, client: Client, num_workers: int, stop: threading.Event) -> None:
+        """Fetch and verify. On any failure the partials stay, and what the folder held before is whole."""
         self._progress.plan(len(self._wanted), sum(file.size_bytes or 0 for file in self._wanted), self._listing.revision)
         self._check_space()
         self._download_all(client, num_workers, stop)
+
+    def place(self, stop: threading.Event) -> tuple[FetchedFile, ...]:
+        """Give the files their names; what the folder then holds of the listing."""
         entries = {file.path: self._kept[file.path] for file in self._listing.files if file not in self._partials}
         for file in self._wanted:
             # A later layer of an image covers the files of an earlier one.

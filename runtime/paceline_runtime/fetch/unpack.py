@@ -1,7 +1,10 @@
 """A tar layer into plain files. Refuses what could write elsewhere or fill the disk; links have no place in a model."""
 
+import gzip
+import lzma
 import shutil
 import tarfile
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,7 +22,7 @@ def unpack(archive: Path, folder: Path, should_stop: Callable[[], bool]) -> list
     try:
         with tarfile.open(archive) as tar:
             return [_extract(tar, member, folder, should_stop) for member in _files(tar, archive)]
-    except (tarfile.TarError, EOFError) as error:
+    except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
         raise IntegrityError(f"{archive.name}: not a tar archive, or broken: {error}") from error
 
 
@@ -45,9 +48,14 @@ def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: Path, should
         raise FolderError(f"{folder}: {member.name} unpacks to {member.size} bytes and {max(free_bytes, 0)} are free")
     source = tar.extractfile(member)
     assert source is not None
-    with local_errors(target), source, target.open("wb") as file:
+    with local_errors(target):
+        # A link of that name would be written through, and a server that has the old file mapped would see it change.
+        target.unlink(missing_ok=True)
+        file = target.open("wb")
+    with source, file:
         while chunk := source.read(_CHUNK_BYTES):
-            file.write(chunk)
+            with local_errors(target):
+                file.write(chunk)
             if should_stop():
                 raise InterruptedFetch("interrupted while unpacking; run the same command again")
     return member.name

@@ -50,6 +50,23 @@ def test_sigterm_ends_a_waiting_fetch_at_once(tmp_path: Path) -> None:
     assert error == "paceline fetch: interrupted while waiting to retry\n"
 
 
+def test_sigterm_ends_a_fetch_that_waits_for_another(tmp_path: Path) -> None:
+    """The other may take hours; a pod that is deleted meanwhile does not sit out its grace period."""
+    with (tmp_path / ".paceline-fetch.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        command = [sys.executable, "-c", MAIN, "hf://org/model", str(tmp_path), "--progress", "json"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            try:
+                assert "waiting" in process.stdout.readline()
+                process.send_signal(signal.SIGTERM)
+                _, error = process.communicate(timeout=60)
+            finally:
+                process.kill()
+
+    assert process.returncode == 130
+    assert error == "paceline fetch: interrupted while waiting for another fetch\n"
+
+
 def test_json_progress_tells_plan_files_and_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,18 +1,28 @@
 """What goes wrong between here and the source: cut connections, wrong bytes, refusals, hostile names, full disks."""
 
+import contextlib
 import dataclasses
 import errno
+import gzip
 import hashlib
 import io
 import json
 import shutil
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
+import httpx
 import pytest
 from fetch_runner import NoWait, fetch_now, files_in
 from fetch_servers import Answer, HubSite, RegistrySite, S3Site, Site, serve
+
+from paceline_runtime.fetch.client import Attempts
+from paceline_runtime.fetch.download import Download
+from paceline_runtime.fetch.errors import RefusedError
+from paceline_runtime.fetch.listing import RemoteFile
+from paceline_runtime.fetch.manifest import BEING_REPLACED, read_manifest
 
 WEIGHTS = bytes(range(256)) * 8192
 MODEL = {"config.json": b"{}", "model.safetensors": WEIGHTS}
@@ -160,10 +170,11 @@ def test_a_link_in_the_folder_does_not_lead_the_files_elsewhere(tmp_path: Path) 
     assert list((tmp_path / "outside").iterdir()) == []
 
 
-def _tar(member: tarfile.TarInfo) -> bytes:
+def _tar(member: tarfile.TarInfo, data: bytes = b"x") -> bytes:
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as tar:
-        tar.addfile(member, io.BytesIO(b"x" * member.size))
+        member.size = len(data) if member.isreg() else 0
+        tar.addfile(member, io.BytesIO(data))
     return out.getvalue()
 
 
@@ -195,7 +206,9 @@ def test_a_hostile_tar_layer_is_refused(tmp_path: Path, member: tarfile.TarInfo)
     assert result.code == 4
     assert "evil" in result.error
     assert [path for path in files_in(tmp_path) if not path.endswith(".partial")] == []
-    assert not (tmp_path / "in" / ".paceline-fetch.json").exists()
+    manifest = read_manifest(tmp_path / "in")
+    assert manifest is not None
+    assert manifest.request == BEING_REPLACED
 
 
 def test_a_manifest_that_does_not_have_its_digest_is_refused(tmp_path: Path) -> None:
@@ -236,6 +249,108 @@ def test_a_partial_without_validator_is_not_continued(tmp_path: Path) -> None:
     assert (first.code, second.code) == (130, 0), first.error + second.error
     assert store.ranges(path) == ["", ""]
     assert files_in(tmp_path) == {"m.gguf": WEIGHTS}
+
+
+def test_a_file_without_validator_is_not_continued_within_a_fetch_either(tmp_path: Path) -> None:
+    """It changed between the attempts, at equal size: neither the parts of two versions nor a word about it would do."""
+    with serve(S3Site("bucket", {"m.gguf": WEIGHTS})) as store:
+        store.etags = dict.fromkeys(store.files, "")
+        path, changed = "/bucket/m.gguf", WEIGHTS[::-1]
+        store.faults[path] = [lambda answer: dataclasses.replace(answer, cut_after=HALF)]
+        store.faults[path].append(lambda answer: store.files.update({path: changed}) or Answer(503))
+        result = fetch_now("s3://bucket/m.gguf", tmp_path, environment={"AWS_ENDPOINT_URL": store.url})
+
+    assert result.code == 0, result.error
+    assert files_in(tmp_path) == {"m.gguf": changed}
+
+
+@pytest.mark.parametrize("token", ["", "<NextContinuationToken>same</NextContinuationToken>"])
+def test_a_listing_that_is_cut_off_is_refused(tmp_path: Path, token: str) -> None:
+    """A store that speaks the first version of listings, or goes in circles: part of a model is none."""
+    item = "<Contents><Key>m/config.json</Key><Size>2</Size></Contents>"
+    page = f"<ListBucketResult><IsTruncated>true</IsTruncated>{token}{item}</ListBucketResult>".encode()
+    with serve(S3Site("bucket", {"m/config.json": b"{}"})) as store:
+        store.faults["/bucket"] = [Answer(200, page)] * 3
+        result = fetch_now("s3://bucket/m", tmp_path, environment={"AWS_ENDPOINT_URL": store.url})
+
+    assert result.code == 3
+    assert "cut off" in result.error
+
+
+def test_a_compressed_layer_with_broken_blocks_is_an_integrity_error(tmp_path: Path) -> None:
+    """It has its digest, so it was published like that; no traceback is anybody's answer to it."""
+    packed = bytearray(gzip.compress(_tar(_member("a.bin"), bytes(range(256)) * 400)))
+    packed[len(packed) // 2 :] = b"\xff" * (len(packed) - len(packed) // 2)
+    layers: list[tuple[dict[str, object], bytes]] = [({"mediaType": "application/x.tar+gzip"}, bytes(packed))]
+    with serve(RegistrySite("m", layers)) as registry:
+        result = fetch_now(f"oci://{registry.url.removeprefix('http://')}/m:v1", tmp_path, "--plain-http")
+
+    assert result.code == 4
+    assert "broken" in result.error
+
+
+def test_unpacking_replaces_a_link_and_does_not_write_through_it(tmp_path: Path) -> None:
+    """Folders of other tools hold links into their stores; what a link names is not ours to overwrite."""
+    outside, folder = tmp_path / "outside", tmp_path / "in"
+    outside.write_bytes(b"theirs")
+    folder.mkdir()
+    (folder / "a.bin").symlink_to(outside)
+    layers: list[tuple[dict[str, object], bytes]] = [({"mediaType": "application/x.tar"}, _tar(_member("a.bin")))]
+    with serve(RegistrySite("m", layers)) as registry:
+        result = fetch_now(f"oci://{registry.url.removeprefix('http://')}/m:v1", folder, "--plain-http")
+
+    assert result.code == 0, result.error
+    assert outside.read_bytes() == b"theirs"
+    assert files_in(folder) == {"a.bin": b"x"}
+
+
+def test_a_body_that_nothing_vouches_for_is_refused(tmp_path: Path) -> None:
+    """Neither size nor digest nor framing: cut off, it would look just the same."""
+
+    class Unframed:
+        @contextlib.contextmanager
+        def stream(self, *_: object) -> Iterator[httpx.Response]:
+            yield httpx.Response(200, stream=httpx.ByteStream(b"half of it"))
+
+        def attempts(self) -> Attempts:
+            return Attempts(0, lambda _: False)
+
+    download = Download(Unframed(), None, lambda _: None, lambda: False)
+    with pytest.raises(RefusedError, match="sha256="):
+        download.run(RemoteFile("m.gguf", "https://host/m.gguf"), tmp_path / "m.gguf")
+
+
+def test_a_refresh_that_fails_leaves_the_old_version_whole(tmp_path: Path) -> None:
+    """The pods that read it, and the next start without network, have their model."""
+    with serve(HubSite("org/model", MODEL)) as hub:
+        environment = {"HF_ENDPOINT": hub.url}
+        fetch_now("hf://org/model", tmp_path, environment=environment)
+        hub.repo_files["config.json"] = b'{"new": 1}'
+        hub.faults[hub.path("config.json")] = [Answer(404)]
+        failed = fetch_now("hf://org/model", tmp_path, "--refresh", environment=environment)
+        num_seen = len(hub.seen)
+        again = fetch_now("hf://org/model", tmp_path, environment=environment)
+
+    assert (failed.code, again.code) == (3, 0), failed.error + again.error
+    assert len(hub.seen) == num_seen
+    assert {name: files_in(tmp_path)[name] for name in MODEL} == MODEL
+
+
+def test_what_an_interrupted_replacement_left_of_the_old_version_goes_with_the_next_fetch(tmp_path: Path) -> None:
+    """Old shards beside a new whole file would be loaded with it."""
+    old = {"config.json": b"{}", "model-00001-of-00002.safetensors": b"1", "model-00002-of-00002.safetensors": b"2"}
+    with serve(HubSite("org/model", {**old, **MODEL})) as hub:
+        environment = {"HF_ENDPOINT": hub.url}
+        hub.named = list(old)
+        fetch_now("hf://org/model", tmp_path, environment=environment)
+        hub.named = list(MODEL)
+        (tmp_path / "model.safetensors").mkdir()  # nothing can be renamed to that
+        failed = fetch_now("hf://org/model", tmp_path, "--refresh", environment=environment)
+        (tmp_path / "model.safetensors").rmdir()
+        result = fetch_now("hf://org/model", tmp_path, environment=environment)
+
+    assert (failed.code, result.code) == (5, 0), failed.error + result.error
+    assert files_in(tmp_path) == MODEL
 
 
 def test_a_disk_that_is_too_small_is_noticed_before_the_first_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -139,6 +139,8 @@ def test_credentials_do_not_show_in_reprs() -> None:
         ("Tue, 31 Dec 2024 00:00:00 GMT", 0.0),
         ("soon", None),
         ("-3", None),
+        ("\N{SUPERSCRIPT TWO}", None),
+        ("Wed, 01 Jan 99999999999 00:00:00 GMT", None),
     ],
 )
 def test_retry_after_in_both_forms(value: str | None, seconds: float | None) -> None:
