@@ -8,15 +8,15 @@ from typing import Any
 from paceline_operator import names
 from paceline_operator.status import Change
 
-# What is a warning when its condition is False; Progressing False is how a rollout ends well.
-ALARMING = frozenset({names.ACCEPTED, names.COMPATIBLE, names.SCHEDULED, names.ACCEPTANCE_HEALTHY})
+# Reasons for a condition to be False on the way, or by somebody's will; every other one is a warning.
+CALM = frozenset({"Inspecting", "Fetching", "NotDeployed", "Loading", "Settled", "Paused", "ScaledToZero"})
 MAX_MESSAGE = 1000
 
 
 def event(resource: dict[str, Any], change: Change, reporter: str, now: datetime) -> dict[str, Any]:
     """The Event of one change, about the model."""
     metadata = resource["metadata"]
-    is_warning = (change.status == "False" and change.type in ALARMING) or change.reason.endswith("Failed")
+    is_warning = change.status == "False" and change.reason not in CALM
     stamp = now.strftime("%Y-%m-%dT%H:%M:%SZ")
     return {
         "apiVersion": "v1",

@@ -88,6 +88,9 @@ def test_two_writings_of_one_quantity_are_the_same(number):
         (Change("Compatible", "False", "VocabMismatch", "x" * 5000), "Warning"),
         (Change("Progressing", "False", "Settled", ""), "Normal"),
         (Change("WeightsCached", "False", "FetchFailed", ""), "Warning"),
+        (Change("Available", "False", "ImagePullBackOff", ""), "Warning"),
+        (Change("Available", "False", "FailedCreate", ""), "Warning"),
+        (Change("Available", "False", "Loading", ""), "Normal"),
         (Change("Ready", "True", "Serving", ""), "Normal"),
     ],
 )
