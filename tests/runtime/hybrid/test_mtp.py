@@ -112,6 +112,36 @@ def test_drafts_after_a_hit_are_those_of_the_whole_text(pair, target, overlap):
             assert pair.head.draft(text, 3) == drafted
 
 
+@torch.no_grad()
+def first_q(pair, text: list[int], candidates: torch.Tensor) -> torch.Tensor:
+    """The oracle's distribution of the token after `text` over the candidates."""
+    ids = torch.tensor([text])
+    hidden = pair.target.model(ids[:, :-1]).last_hidden_state
+    return pair.target.lm_head(pair.head._rows(ids[:, 1:], hidden)[0, -1])[candidates].softmax(-1)
+
+
+def test_what_drafts_are_drawn_from_is_the_oracles(pair, target):
+    """Sensitive to every key that the head sees, the masked slot 0 too: after chunks, accepted drafts and a hit."""
+    proposer, seen = load_mtp(pair.path, target, 3), []
+    propose = proposer.propose
+
+    def recording(inputs):
+        proposal = propose(inputs)
+        for index, (row, length) in enumerate(zip(inputs.rows, inputs.lengths, strict=True)):
+            text = inputs.history[row, : length + 1].tolist()
+            seen.append((text, proposal.candidates[index, 0], proposal.q[index, 0]))
+        return proposal
+
+    proposer.propose = recording
+    engine = make_engine(target, proposer, max_prefill_tokens=64)
+    answers = run(engine, {name: (PROMPTS[name], GREEDY) for name in ("long", "short")})
+    again = run(engine, {"again": (PROMPTS["long"] + answers["long"].token_ids, GREEDY)})["again"]
+    assert again.cached_tokens == 256
+    assert sum(again.accepted) > 0
+    for text, candidates, q in seen[::3]:
+        torch.testing.assert_close(q, first_q(pair, text, candidates), rtol=0, atol=1e-5)  # transformers' norms are float32
+
+
 @LAGS
 def test_a_verify_of_changing_width_and_a_rebuilt_cache_change_no_text(pair, target, plain, overlap):
     """Drafts after a narrow verify, or none at all, are still the oracle's; so are those in a cache of other sizes."""
