@@ -35,8 +35,15 @@ def add_pair_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--speculative-num-steps", type=int, metavar="K", help="tokens drafted per step")
     parser.add_argument("--max-model-len", type=int, metavar="N", help="longest context; default: the target's")
     parser.add_argument("--hub-endpoint", metavar="URL", help=f"address behind hf://; default: {ENDPOINT_VARIABLE}")
-    parser.add_argument("--timeout-s", type=float, default=60.0, help="time for remote reads together")
+    parser.add_argument("--timeout-s", type=_seconds, default=60.0, metavar="S", help="time for remote reads together")
     parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0.0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number of seconds")
+    return value
 
 
 def inspect_arguments(args: argparse.Namespace, cache_type: str = "prefix") -> Inspection:

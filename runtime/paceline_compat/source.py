@@ -102,7 +102,8 @@ class LocalFolder:
     def __init__(self, path: Path) -> None:
         self.path, self.name = path, str(path)
         if not path.is_dir():
-            raise MissingFileError(str(path), "no such folder")
+            what = "is a file, not a folder" if path.exists() else "no such folder"
+            raise MissingFileError(str(path), what, "name a checkpoint folder or a .gguf file")
 
     def open(self, name: str) -> LocalSource:
         return LocalSource(self.path / safe_name(self.name, name))

@@ -68,6 +68,8 @@ def test_an_unreadable_checkpoint_has_its_own_exit_code(tiny_pair, capsys, tmp_p
     assert "no such folder" in out
     code, out = run(capsys, "check", "--target", "", "--draft", "")
     assert (code, out.count("location: is empty")) == (2, 2)
+    code, out = run(capsys, "check", "--target", f"{tiny_pair[0]}/config.json")
+    assert (code, "is a file, not a folder; name a checkpoint folder" in out) == (2, True)
     code, out = run(capsys, "plan", "--model", str(tmp_path), "--memory", "1GiB")
     assert code == 2
     assert "holds no config.json" in out
@@ -107,7 +109,14 @@ def test_plan_refuses_state_slots_as_serve_does(tiny_pair, slots, named, capsys)
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--memory-ratio", "0"], ["--num-pages", "0"], ["--dtype", "int8"], ["--max-prefill-tokens", "63"]]
+    "arguments",
+    [
+        ["--memory-ratio", "0"],
+        ["--num-pages", "0"],
+        ["--dtype", "int8"],
+        ["--max-prefill-tokens", "63"],
+        ["--timeout-s", "nan"],
+    ],
 )
 def test_plan_refuses_numbers_out_of_range(tiny_pair, arguments, capsys):
     with pytest.raises(SystemExit) as stopped:
