@@ -30,7 +30,10 @@ GOOD = {
     "cache": {**HUB, "cache": {"size": "80Gi"}, "replicas": 4},
     "one pod's cache": {**HUB, "cache": {"size": "80Gi", "accessModes": ["ReadWriteOnce"]}},
     "recreate": {**CLAIM, "rollout": {"strategy": "Recreate", "maxSurge": 0, "maxUnavailable": 0}},
-    "own args": {**CLAIM, "runtime": {"args": ["--max-model-len", "4096"], "env": [{"name": "A", "value": "b"}]}},
+    "own args": {
+        **CLAIM,
+        "runtime": {"args": ["--max-model-len", "4096", "--api-key-file=/x"], "env": [{"name": "A", "value": "b"}]},
+    },
     "scheduling": {
         **CLAIM,
         "scheduling": {
@@ -91,6 +94,8 @@ BAD = {
     "cache of a claim": ({**CLAIM, "cache": {"size": "1Gi"}}, "every source is a claim already"),
     "size": ({**HUB, "cache": {"size": "big"}}, "spec.cache.size"),
     "no rollout": ({**CLAIM, "rollout": {"maxSurge": 0, "maxUnavailable": 0}}, "no pod could ever be replaced"),
+    # The runtime's parser completes what is unambiguous.
+    "owned argument, shortened": ({**CLAIM, "runtime": {"args": ["--mod", "x"]}}, "runtime.args may not set what the operator"),
     "owned argument": ({**CLAIM, "runtime": {"args": ["--port=1"]}}, "runtime.args may not set what the operator sets"),
     "owned variable": (
         {**CLAIM, "runtime": {"env": [{"name": "PACELINE_API_KEY", "value": "x"}]}},

@@ -6,11 +6,13 @@ watches are injected on an emulated one (tests/operator/test_loop.py).
 
 import base64
 import json
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import trustme
-from operator_scene import CHART, OPERATOR, Scene, installed, models_namespace
+from operator_scene import CHART, OPERATOR, STUB, Scene, installed, models_namespace
 from processcluster import Cluster, ClusterError
 
 BAD = {"target": {"uri": "pvc://models"}, "scheduling": {"spread": [{"topologyKey": "paceline.dev/model"}]}}
@@ -21,7 +23,7 @@ WEBHOOK = "paceline-paceline-system"
 @pytest.fixture(scope="module")
 def scene(cluster: Cluster) -> Iterator[Scene]:
     """The chart installed, and a namespace with a filled claim."""
-    with installed(cluster), models_namespace(cluster, "faults") as namespace:
+    with installed(cluster, "runtime.image.repository=stub/runtime"), models_namespace(cluster, "faults") as namespace:
         scene = Scene(cluster, namespace)
         scene.fill_claim()
         yield scene
@@ -50,6 +52,8 @@ def test_children_that_are_deleted_or_edited_come_back(scene: Scene, served: str
         scene.cluster.wait_for(lambda kind=kind, uid=uid: _uid(scene, kind, served) not in ("", uid), what)
     scene.kubectl("scale", "deployment", served, "--replicas=3")
     scene.cluster.wait_for(lambda: replicas(scene) == 1, "the scaling is undone")
+    scene.kubectl("label", "service", served, "app.kubernetes.io/managed-by-")
+    scene.cluster.wait_for(lambda: "app.kubernetes.io/managed-by" in _labels(scene, "service", served), "the label is back")
     scene.until_settled(served)
 
 
@@ -135,6 +139,19 @@ def test_a_job_that_never_schedules_is_told_and_replaced_when_that_changes(scene
     scene.kubectl("delete", "specm", "lost", "--wait=false")
 
 
+def test_a_job_whose_pods_a_quota_refuses_is_told(scene: Scene):
+    """Only the Job's Events say so, and the operator reads none: the condition says where to look."""
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "full"}, "spec": {"hard": {"pods": "0"}}}
+    scene.cluster.apply(json.dumps(quota), "-n", scene.namespace)
+    scene.cluster.wait_for(lambda: scene.get("quota", "full").get("status", {}).get("hard"), "the quota holds")
+    scene.apply("refused", target={"uri": "pvc://models/refused"})
+    message = scene.until("refused", "Compatible", "Unknown", "Inspecting")
+    scene.kubectl("delete", "specm", "refused", "--wait=false")
+    scene.kubectl("delete", "quota", "full")
+
+    assert "kubectl describe job refused-inspect-" in message
+
+
 def test_a_jobs_pod_that_is_evicted_is_replaced(scene: Scene):
     """Evicted while it waits for a node: the Job goes on, and no second Job appears."""
     scene.apply("evicted", scheduling={"nodeSelector": {"no": "node"}})
@@ -152,7 +169,9 @@ def test_a_jobs_pod_that_is_evicted_is_replaced(scene: Scene):
 def test_webhook_down_concerns_our_kind_only_and_never_deletion(scene: Scene, served: str):
     """Nothing else depends on the operator, and what is there can be scaled and removed."""
     scene.cluster.kubectl("scale", "deployment", OPERATOR, "--replicas=0", "-n", scene.release_namespace)
-    scene.cluster.wait_for(lambda: scene.operator_pods() == [], "the operator is gone")
+    # A pod that ends answers until nobody calls it any more.
+    selector = ("-n", scene.release_namespace, "-l", "app.kubernetes.io/component=operator")
+    scene.cluster.wait_for(lambda: not scene.cluster.kubectl("get", "pods", "-o", "name", *selector), "the operator is gone")
     with pytest.raises(ClusterError, match="failed calling webhook"):
         scene.apply("other")
     scene.kubectl("create", "configmap", "unaffected")
@@ -182,12 +201,16 @@ def test_certificate_rotated_while_running(scene: Scene):
         scene.apply("bad", **BAD)
 
 
-def test_an_upgrade_keeps_the_certificate_and_restarts_no_model(scene: Scene, served: str):
-    """Other default images and another log level: new operator pods, the same Secret, the same model pods."""
+def test_an_upgrade_keeps_the_certificate_and_restarts_no_model(scene: Scene, tmp_path: Path):
+    """Another default image, log level and CRD: new operator pods and fields, the same Secret, the same model pods."""
+    served = "default"
+    scene.apply(served, runtime={})
+    scene.until_settled(served)
     before, pods = _secret(scene), _model_pods(scene, served)
     old = {pod["metadata"]["uid"] for pod in scene.operator_pods()}
     settings = ("--reuse-values", "--set", "operator.logLevel=DEBUG,runtime.image.tag=next", "--wait", "--timeout=90s")
-    scene.cluster.helm("upgrade", "paceline", str(CHART), "--namespace", scene.release_namespace, *settings)
+    chart = str(_newer_chart(tmp_path / "chart"))
+    scene.cluster.helm("upgrade", "paceline", chart, "--namespace", scene.release_namespace, *settings)
     scene.until_operator_ready()
     scene.kubectl("patch", "specm", served, "--type=merge", "-p", '{"spec": {"disruption": {"maxUnavailable": 0}}}')
     scene.cluster.wait_for(lambda: scene.get("pdb", served)["spec"]["maxUnavailable"] == 0, "the new operator works")
@@ -195,6 +218,11 @@ def test_an_upgrade_keeps_the_certificate_and_restarts_no_model(scene: Scene, se
     assert not old & {pod["metadata"]["uid"] for pod in scene.operator_pods()}
     assert _secret(scene) == before
     assert _model_pods(scene, served) == pods
+    scene.kubectl("patch", "specm", served, "--type=merge", "-p", '{"spec": {"newField": "kept"}}')
+    assert scene.model(served)["spec"]["newField"] == "kept"
+    scene.kubectl("set", "image", f"deployment/{served}", "server=stub/other:test")
+    scene.cluster.wait_for(lambda: _image(scene, served) == STUB, "the image is the one that it first ran with")
+    scene.kubectl("delete", "specm", served, "--wait=false")
 
 
 def test_api_server_restarted(scene: Scene, served: str):
@@ -206,6 +234,24 @@ def test_api_server_restarted(scene: Scene, served: str):
 
     assert scene.model(served)["status"]["readyReplicas"] == 2
     assert _uid(scene, "deployment", served) == uid
+
+
+def _newer_chart(folder: Path) -> Path:
+    """The chart with a field in the CRD that the installed one does not know."""
+    shutil.copytree(CHART, folder)
+    crd = folder / "files" / "crds" / "speculativemodels.paceline.dev.yaml"
+    text = crd.read_text()
+    field = "                newField:\n                  type: string\n"
+    crd.write_text(text.replace("                paused:\n", f"{field}                paused:\n", 1))
+    return folder
+
+
+def _image(scene: Scene, name: str) -> str:
+    return str(scene.get("deployment", name)["spec"]["template"]["spec"]["containers"][0]["image"])
+
+
+def _labels(scene: Scene, kind: str, name: str) -> dict[str, str]:
+    return dict(scene.get(kind, name)["metadata"].get("labels", {}))
 
 
 def _secret(scene: Scene) -> dict[str, str]:

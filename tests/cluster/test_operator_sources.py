@@ -5,6 +5,7 @@ is the stub.
 """
 
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +24,7 @@ PAIR = {
     "speculation": {"algorithm": "dflash", "numSteps": 7},
     "cache": {"size": "1Gi"},
 }
+SHAPES = (target_shapes(TINY_TARGET_CONFIG), draft_shapes(tiny_draft_config()))
 MISFIT = {**PAIR, "draft": {"uri": "hf://org/misfit"}}
 
 
@@ -109,11 +111,37 @@ def test_weights_are_cached_before_anything_serves(scene: Scene):
     assert status["model"] == {
         "architecture": "Qwen3ForCausalLM",
         "blockSize": 8,
+        "fetchedBytes": sum(2 * math.prod(shape) for shapes in SHAPES for shape in shapes.values()),
         "targetRevision": COMMIT,
         "draftRevision": COMMIT,
     }
     assert {path.rpartition("/")[2] for path in paths} <= folders
     assert len(paths) == 2
+
+
+def test_a_claim_that_was_deleted_is_filled_again(scene: Scene):
+    """Once no pod holds it: the finished Job filled the old one, and is not believed about the new one."""
+    folders, old = _folders(scene, ""), _uid(scene)
+    scene.kubectl("scale", "specm", "pair", "--replicas=0")
+    pods = ("get", "pods", "-o", "name", "-l", "paceline.dev/model=pair,paceline.dev/component=server")
+    scene.cluster.wait_for(lambda: not scene.kubectl(*pods), "no pod holds the claim")
+    # Even a pod that has ended protects its claim; nodes take theirs along.
+    scene.kubectl("delete", "pods", "-l", "paceline.dev/model=pair,paceline.dev/component=cache")
+    scene.kubectl("delete", "pvc", "pair-cache")
+    scene.cluster.wait_for(lambda: folders and _folders(scene, old) == folders, "the new claim holds the weights", 60)
+
+    scene.until("pair", "WeightsCached", "True", "Cached")
+
+
+def _folders(scene: Scene, old: str) -> set[str]:
+    """What lies in the cache; nothing while its claim is the old one, or has no volume."""
+    uid = _uid(scene)
+    folder = scene.cluster.files.claims / f"{scene.namespace}_pair-cache_{uid[:8]}"
+    return set() if uid in ("", old) or not folder.exists() else {path.name for path in folder.iterdir()}
+
+
+def _uid(scene: Scene) -> str:
+    return scene.kubectl("get", "pvc", "pair-cache", "--ignore-not-found", "-o", "jsonpath={.metadata.uid}")
 
 
 def test_the_same_words_when_only_the_job_can_tell(scene: Scene):
