@@ -12,8 +12,8 @@ _NEOX_FLAGS = ("rope_is_neox_style", "is_neox_style")
 
 
 def read_rope(fields: Fields, default_fraction: float = 1.0) -> RopeFacts:
-    """Read ``rope_parameters`` (transformers 5), else ``rope_scaling`` with ``rope_theta`` beside it."""
-    own = fields.mapping("rope_parameters") or fields.mapping("rope_scaling") or {}
+    """Read ``rope_parameters`` (transformers 5) and ``rope_scaling``, which wins, with ``rope_theta`` beside them."""
+    own = {**(fields.mapping("rope_parameters") or {}), **(fields.mapping("rope_scaling") or {})}
     if own and all(isinstance(value, dict) for value in own.values()):
         return RopeFacts(kind="per-layer", parameters=own)
     rope = Fields(fields.source, ChainMap(own, dict(fields.data)))

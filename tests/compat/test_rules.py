@@ -155,6 +155,11 @@ ALSO_BROKEN = [
     ("draft.sliding_window", tiny_draft(sliding_window=1), "1 sees no context row"),
     ("draft.rope", tiny_draft(rope_parameters={"rope_type": "llama3", "rope_theta": 1.0}), "rope 'llama3'"),
     ("draft.rope", tiny_draft(rope_scaling={"type": "linear", "factor": 2.0}), "rope 'linear'"),
+    (
+        "draft.rope",
+        tiny_draft(rope_parameters={"rope_type": "default"}, rope_scaling={"rope_type": "yarn", "factor": 4.0}),
+        "rope 'yarn'",
+    ),
     ("draft.rope_partial", tiny_draft(rope_parameters={"rope_theta": 1.0, "partial_rotary_factor": 0.25}), "0.25 of"),
     ("draft.rope_layout", tiny_draft(is_neox_style=False), "interleaved"),
     ("draft.layer_variant", tiny_draft(attention_bias=True), "biases"),
