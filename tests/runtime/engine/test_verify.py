@@ -12,7 +12,7 @@ VOCAB = 6
 NUM_ROWS = 200_000
 
 
-def _accept(p, q_true, q_said, *, greedy=False, num_steps=2):
+def _accept(p, q_true, q_said, *, greedy=False, num_steps=2, num_verified=2):
     """First committed tokens of many independent blocks whose drafts are drawn from `q_true` while `q_said` is claimed."""
     params = SamplingParams(temperature=0.0 if greedy else 1.0)
     rows = row_params([params], [0], [0], torch.device("cpu"))
@@ -25,9 +25,8 @@ def _accept(p, q_true, q_said, *, greedy=False, num_steps=2):
     )
     dist = Distribution(ids.expand(NUM_ROWS, num_steps + 1, -1), p.expand(NUM_ROWS, num_steps + 1, -1))
     greedy_tokens = torch.full((NUM_ROWS, num_steps + 1), int(p.argmax()))
-    return accept_drafts(
-        greedy_tokens, dist, proposal, torch.full((NUM_ROWS,), num_steps), torch.zeros(NUM_ROWS, dtype=torch.int64), rows
-    )
+    lengths = torch.zeros(NUM_ROWS, dtype=torch.int64)
+    return accept_drafts(greedy_tokens, dist, proposal, torch.full((NUM_ROWS,), num_verified), lengths, rows)
 
 
 def _chi_square(tokens, p):
@@ -94,6 +93,17 @@ def test_greedy_rows_match_the_argmax_and_keep_it():
     for column in range(3):
         assert (verdict.run[verdict.num_tokens > column, column] == 0).all()
     assert {1, 2, 3} == set(verdict.num_tokens.tolist())
+
+
+@pytest.mark.parametrize("num_verified", [0, 1])
+@pytest.mark.parametrize("said", [QS["opposed"], None], ids=["q", "point-mass"])
+def test_the_token_after_the_verified_drafts_follows_p(said, num_verified):
+    """The next draft was not looked at, so its q is not taken off p: prompt lookup and the context's end verify fewer."""
+    verdict = _accept(P, QS["opposed"] if said is not None else QS["certain"], said, num_verified=num_verified)
+    full = verdict.num_tokens == 1 + num_verified
+
+    assert full.sum() > 1000
+    assert _chi_square(verdict.run[full, num_verified], P) < LIMIT
 
 
 def test_drafts_beyond_the_verified_ones_never_count():
