@@ -209,6 +209,8 @@ def test_an_upgrade_keeps_the_certificate_and_restarts_no_model(scene: Scene, tm
     before, pods = _secret(scene), _model_pods(scene, served)
     old = {pod["metadata"]["uid"] for pod in scene.operator_pods()}
     settings = ("--reuse-values", "--set", "operator.logLevel=DEBUG,runtime.image.tag=next", "--wait", "--timeout=90s")
+    # Other modules apply the CRD with kubectl, which then owns it too.
+    settings += ("--force-conflicts",)
     chart = str(_newer_chart(tmp_path / "chart"))
     scene.cluster.helm("upgrade", "paceline", chart, "--namespace", scene.release_namespace, *settings)
     scene.until_operator_ready()
