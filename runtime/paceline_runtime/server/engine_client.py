@@ -41,7 +41,8 @@ class Call:
         return bool(self._open) or not self._events.empty()
 
     async def next(self) -> tuple[int, Event]:
-        """The next event and the index of its choice."""
+        """The next event and the index of its choice. Others have their turn first, however many events wait already."""
+        await asyncio.sleep(0)
         return await self._events.get()
 
     def deliver(self, request_id: str, event: Event) -> None:
@@ -133,6 +134,8 @@ class EngineClient:
             while True:
                 for frame in await self._socket.recv_multipart():
                     self._route(messages.decode_from_engine(frame))
+                # What waits already is received without a pause: after a stall, the backlog would hold up everyone else.
+                await asyncio.sleep(0)
         except Exception as error:
             self.fail(f"it sent what cannot be understood: {type(error).__name__}: {error}")
             raise
