@@ -36,6 +36,7 @@ def refuse_early(config: EngineConfig, dtype: torch.dtype, budget_bytes: int) ->
             max_model_len=config.max_model_len or min(found.target.max_positions, LEAST_CONTEXT),
             max_prefill_tokens=config.max_prefill_tokens,
             num_pages=config.num_pages,
+            num_state_slots=config.num_state_slots,
         ),
     )
     if not needed.fits:

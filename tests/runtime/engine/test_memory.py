@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -202,6 +203,19 @@ def test_a_misfit_is_refused_before_loading(tmp_path):
         build_engine(EngineConfig(model_path=path, max_model_len=9999))
     with pytest.raises(ValueError, match=r"does not fit(.|\n)*MiB are short"):
         build_engine(EngineConfig(model_path=path, memory_bytes=1 << 20, dtype="float32"))
+
+
+def test_a_given_number_of_state_slots_is_what_has_to_fit(tmp_path):
+    """Before loading too: five for each of many requests would not."""
+    path = save_tiny("qwen3_5", tmp_path, dtype=torch.float32)
+    sizes = dict(max_model_len=300, max_prefill_tokens=64, num_pages=5, dtype="float32")
+    options = PlanOptions(max_running=32, num_state_slots=64, **sizes)
+    least = sum(row.num_bytes for row in plan(1 << 40, read_target(str(path)), None, options).rows)
+    config = EngineConfig(model_path=str(path), memory_bytes=least, max_running_req=32, **sizes)
+
+    assert build_engine(replace(config, num_state_slots=64)).executor.memory.states.num_slots == 65
+    with pytest.raises(ValueError, match="does not fit"):
+        build_engine(config)
 
 
 def test_what_is_loaded_already_is_not_counted_against_the_budget_twice(target, monkeypatch):
