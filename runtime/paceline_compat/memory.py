@@ -14,6 +14,9 @@ PAGE_TOKENS = 64
 """Also the grid of prefix hits, of chunk ends and of recurrent-state snapshots."""
 RING_SPARE_ROWS = 64
 """Rows of a ring beyond its window: a verify's rejected rows, and prefill rows past a snapshot's boundary."""
+VERIFY_ROWS_AT_ONCE = 32
+"""Rows whose logits are sorted, filtered and penalized at the same time: that takes many copies of them."""
+_DRAWING_BYTES = 56
 SLOTS_PER_REQUEST = 5
 """The live state, two alternating snapshots while decoding, those before the generation and the prompt's end."""
 STATE_BYTES = 4
@@ -103,9 +106,13 @@ def gathered_bytes(target: TargetFacts, context_tokens: int, dtype_bytes: int) -
     return 2 * context_tokens * target.num_kv_heads * target.head_dim * dtype_bytes
 
 
-def logits_bytes(target: TargetFacts, num_rows: int) -> int:
-    """Float32 logits of a full verify: as computed, with penalties, sorted, and as probabilities."""
-    return 4 * num_rows * target.head_rows * 4
+def logits_bytes(num_rows: int, vocab_size: int, dtype_bytes: int) -> int:
+    """Logits of a full verify as computed, in float32 at least and as log probabilities; of a few rows also what drawing takes.
+
+    That is, at its peak: sorted values and ids, p and its sums in float64, and noise (56 bytes measured).
+    """
+    kept = dtype_bytes + 2 * max(dtype_bytes, 4)
+    return vocab_size * (num_rows * kept + min(num_rows, VERIFY_ROWS_AT_ONCE) * _DRAWING_BYTES)
 
 
 def prefill_bytes(target: TargetFacts, draft: DraftFacts | None, chunk_tokens: int, dtype_bytes: int) -> int:

@@ -10,8 +10,9 @@ from .facts import DraftFacts, TargetFacts
 ALGORITHMS = ("off", "ngram", "mtp", "dflash")
 CACHE_TYPES = ("prefix", "naive")
 DEFAULT_NUM_STEPS = {"ngram": 3, "mtp": 3}
-MAX_NUM_STEPS = 31
-"""Deepest draft without a block size of its own: a ring has 64 spare rows and a step reserves 2 (1 + k)."""
+MAX_NUM_STEPS = {"ngram": 31, "mtp": 7, "dflash": 31}
+"""Deepest draft: a ring has 64 spare rows and a step reserves 2 (1 + k). A dflash draft's block size may allow fewer, and an
+MTP head, which runs once for each token, was never deeper."""
 
 
 class Finding(NamedTuple):

@@ -185,7 +185,7 @@ class _Sizes:
         gathered = memory.gathered_bytes(self.target, self.max_model_len, self.dtype_bytes)
         history = memory.history_bytes(options.max_running, self.max_model_len, self.num_steps)
         return (
-            Row("logits", memory.logits_bytes(self.target, self.num_rows), f"4 x {self.num_rows} rows x vocabulary, float32"),
+            Row("logits", self._logits_bytes(self.num_rows), f"{self.num_rows} rows x vocabulary, and to draw from some"),
             Row("prefill temporaries", prefill, f"one chunk of {chunk} tokens"),
             Row("gathered K/V", gathered, "one layer's of a whole context"),
             Row("token history", history, f"({options.max_running} requests + 1 dummy) x context x 8 bytes"),
@@ -208,8 +208,12 @@ class _Sizes:
             (self.options.num_state_slots is None) * memory.SLOTS_PER_REQUEST * memory.slot_bytes(self.target, self.dtype_bytes)
         )
         ring = memory.ring_bytes(self.draft, self.dtype_bytes) if self.draft else 0
-        row = memory.journal_row_bytes(self.target, self.dtype_bytes) + memory.logits_bytes(self.target, 1)
-        return slots + ring + (1 + self.num_steps) * row + memory.history_bytes(0, self.max_model_len, self.num_steps)
+        journal = (1 + self.num_steps) * memory.journal_row_bytes(self.target, self.dtype_bytes)
+        logits = self._logits_bytes(self.num_rows) - self._logits_bytes(self.num_rows - 1 - self.num_steps)
+        return slots + ring + journal + logits + memory.history_bytes(0, self.max_model_len, self.num_steps)
+
+    def _logits_bytes(self, num_rows: int) -> int:
+        return memory.logits_bytes(num_rows, self.target.head_rows, self.dtype_bytes)
 
     def _draft_bytes(self) -> int:
         assert self.draft is not None

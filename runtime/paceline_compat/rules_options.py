@@ -40,7 +40,7 @@ def num_steps(pair: Pair) -> Finding | None:
         return None
     if pair.options.algorithm == "off":
         return Finding(field, f"{value} steps cannot run with algorithm off", "drop it") if value != 0 else None
-    limit = MAX_NUM_STEPS
+    limit = MAX_NUM_STEPS[pair.options.algorithm]
     if pair.options.algorithm == "dflash" and pair.maybe_draft is not None and pair.maybe_draft.block_size:
         limit = pair.maybe_draft.block_size - 1
     if 1 <= value <= limit:

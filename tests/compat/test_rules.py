@@ -243,9 +243,13 @@ def test_depth_stays_inside_the_draft_block(num_steps, fits):
     assert check(tiny_target(), tiny_draft(), Options(num_steps=num_steps)).fits is fits
 
 
-@pytest.mark.parametrize("algorithm, num_steps, fits", [("ngram", 31, True), ("ngram", 32, False), ("off", 1, False)])
+@pytest.mark.parametrize(
+    "algorithm, num_steps, fits",
+    [("ngram", 31, True), ("ngram", 32, False), ("mtp", 7, True), ("mtp", 8, False), ("off", 1, False)],
+)
 def test_depth_without_a_draft_is_bounded_too(algorithm, num_steps, fits):
-    assert check(tiny_target(), None, Options(algorithm, num_steps)).fits is fits
+    problems = check(tiny_target(), None, Options(algorithm, num_steps)).problems
+    assert ("options.num_steps" not in {problem.rule for problem in problems}) is fits
 
 
 def test_a_shorter_context_makes_a_short_draft_fit():

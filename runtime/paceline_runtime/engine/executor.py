@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import torch
 
-from paceline_compat.memory import PAGE_TOKENS
+from paceline_compat.memory import PAGE_TOKENS, VERIFY_ROWS_AT_ONCE
 from paceline_runtime.batch import Chunk, ForwardBatch, StateBatch
 from paceline_runtime.engine.results import Handle, Results, results_of
 from paceline_runtime.engine.rows import Rows
@@ -143,10 +143,33 @@ class Executor:
         lengths: torch.Tensor,
         params: RowParams,
     ) -> tuple[Verdict, torch.Tensor]:
-        history = self.rows.history[rows] if params.presence is not None else self.rows.history[:0]
-        adjusted = adjust_logits(logits, params, history, lengths, proposal.tokens)
-        dist = distribution(adjusted, params) if params.any_sampled else None
-        return accept_drafts(adjusted.argmax(-1), dist, proposal, num_drafts, lengths, params), adjusted
+        """The verdict on each request, and its logits [B, W, V] with penalties and bias, which are put in place.
+
+        What takes several copies of the logits is done for a few requests at a time.
+        """
+        batch, width = logits.shape[:2]
+        num_at_once = max(1, VERIFY_ROWS_AT_ONCE // width) if params.adjusts or params.any_sampled else batch
+        verdicts = []
+        for start in range(0, batch, num_at_once):
+            part = slice(start, min(start + num_at_once, batch))
+            some, drafts = params.part(start, part.stop), proposal.part(start, part.stop)
+            verdicts.append(self._accept_few(logits[part], drafts, num_drafts[part], rows[part], lengths[part], some))
+        return Verdict.of(verdicts), logits
+
+    def _accept_few(
+        self,
+        logits: torch.Tensor,
+        proposal: Proposal,
+        num_drafts: torch.Tensor,
+        rows: torch.Tensor,
+        lengths: torch.Tensor,
+        params: RowParams,
+    ) -> Verdict:
+        if params.adjusts:
+            history = self.rows.history[rows] if params.presence is not None else self.rows.history[:0]
+            logits.copy_(adjust_logits(logits, params, history, lengths, proposal.tokens))
+        dist = distribution(logits, params) if params.any_sampled else None
+        return accept_drafts(logits.argmax(-1), dist, proposal, num_drafts, lengths, params)
 
     def _prefill(self, planned: Sequence[PrefillRow]) -> Results | None:
         batch = self._prefill_batch(planned)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from paceline_compat.memory import PAGE_TOKENS, SLOTS_PER_REQUEST, history_bytes, pages_for
+from paceline_compat.memory import PAGE_TOKENS, SLOTS_PER_REQUEST, history_bytes, logits_bytes, pages_for
 from paceline_runtime.config import EngineConfig
 from paceline_runtime.engine.host_memory import host_free_bytes
 from paceline_runtime.models.base import TargetMemory, TargetModel
@@ -110,12 +110,12 @@ def bytes_per_page(target: TargetModel, proposer: Proposer | None) -> int:
 
 
 def _temporary_bytes(config: EngineConfig, target: TargetModel, proposer: Proposer | None, max_model_len: int) -> int:
-    """Logits of a full verify (adjusted and sorted copies too), activations of a full chunk, one layer's K/V in one piece."""
+    """Logits of a full verify and what drawing from them takes, activations of a full chunk, one layer's K/V in one piece."""
     shape, kept = target.shape, proposer.kept_row_bytes if proposer else 0
     rows = config.max_running_req * (1 + (proposer.num_steps if proposer else 0))
     activation_bytes = config.max_prefill_tokens * (shape.layer_values * target.dtype.itemsize + kept)
     gathered_bytes = 2 * max_model_len * shape.num_kv_heads * shape.head_dim * target.dtype.itemsize
-    return rows * shape.vocab_size * 4 * 4 + activation_bytes + gathered_bytes
+    return logits_bytes(rows, shape.vocab_size, target.dtype.itemsize) + activation_bytes + gathered_bytes
 
 
 def budget_bytes(

@@ -7,7 +7,8 @@ row sampled, is there a bound on top-k) picks the path, never what a row gets: a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from itertools import accumulate
 
 import torch
 
@@ -24,7 +25,8 @@ class RowParams:
 
     keys int64 [B]; temperature, top_p, min_p float64 [B]; top_k int64 [B] (0: no limit); greedy bool [B];
     presence, frequency, repetition float64 [B] or None when no row has penalties; prompt_lengths int64 [B];
-    bias: (row [M], token [M], value [M]) or None. `support` bounds the ids that p of any sampled row is supported on, 0: none.
+    bias: (row [M], token [M], value [M]) in the order of rows, or None; bias_ends: how many entries there are up to each row.
+    `support` bounds the ids that p of any sampled row is supported on, 0: none.
     """
 
     keys: torch.Tensor
@@ -38,17 +40,37 @@ class RowParams:
     frequency: torch.Tensor | None
     repetition: torch.Tensor | None
     bias: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None
+    bias_ends: tuple[int, ...]
     any_sampled: bool
     support: int
     num_logprobs: int | None
 
+    @property
+    def adjusts(self) -> bool:
+        """Whether any row's logits are changed before a token is chosen."""
+        return self.presence is not None or self.bias is not None
+
+    def part(self, start: int, end: int) -> RowParams:
+        """The rows from `start` to before `end`; what the host knows stays what it knows of all."""
+        tensors = {f.name: getattr(self, f.name)[start:end] for f in fields(self) if torch.is_tensor(getattr(self, f.name))}
+        first, last = self.bias_ends[start - 1] if start else 0, self.bias_ends[end - 1]
+        bias = None
+        if self.bias is not None:
+            rows, tokens, values = (entries[first:last] for entries in self.bias)
+            bias = rows - start, tokens, values
+        return replace(self, **tensors, bias=bias, bias_ends=tuple(e - first for e in self.bias_ends[start:end]))
+
 
 @dataclass(frozen=True)
 class Distribution:
-    """p of rows [...] over K listed ids: `ids` int64 [..., K], `probs` [..., K] (0 where filtered), in float64."""
+    """p of rows [...] over K listed ids: `ids` int64 [..., K], `probs` [..., K] (0 where filtered), in float64.
+
+    `is_whole` says that every row lists the whole vocabulary.
+    """
 
     ids: torch.Tensor
     probs: torch.Tensor
+    is_whole: bool = False
 
 
 def row_params(
@@ -75,6 +97,7 @@ def row_params(
         frequency=floats("frequency_penalty") if penalized else None,
         repetition=floats("repetition_penalty") if penalized else None,
         bias=_bias(params, device),
+        bias_ends=tuple(accumulate(len(p.logit_bias) for p in params)),
         any_sampled=bool(sampled),
         support=max(limits) if limits and min(limits) > 0 and max(limits) <= _SMALL_TOP_K else 0,
         num_logprobs=max(logprobs) if logprobs else None,
@@ -143,17 +166,17 @@ def distribution(logits: torch.Tensor, params: RowParams) -> Distribution:
     """
     temperature = params.temperature.clamp(min=1e-5)[:, None, None]
     values, ids = _ordered(logits, params.support)
-    probs = torch.softmax(_mask_top_k(values.to(torch.float64) / temperature, params.top_k), dim=-1)
-    before = probs.cumsum(-1) - probs
+    probs = torch.softmax(_mask_top_k(values.to(torch.float64).div_(temperature), params.top_k), dim=-1)
+    before = probs.cumsum(-1).sub_(probs)
     keep = (before < params.top_p[:, None, None]) & (probs >= params.min_p[:, None, None] * probs[..., :1])
-    probs = torch.where(keep, probs, 0.0)
-    return Distribution(ids, probs / probs.sum(-1, keepdim=True))
+    probs.masked_fill_(~keep, 0.0)
+    return Distribution(ids, probs.div_(probs.sum(-1, keepdim=True)), is_whole=ids.shape[-1] == logits.shape[-1])
 
 
 def _mask_top_k(scaled: torch.Tensor, top_k: torch.Tensor) -> torch.Tensor:
     rank = torch.arange(scaled.shape[-1], device=scaled.device)
     limit = torch.where(top_k > 0, top_k, scaled.shape[-1])[:, None, None]
-    return scaled.masked_fill(rank >= limit, -torch.inf)
+    return scaled.masked_fill_(rank >= limit, -torch.inf)
 
 
 def _ordered(logits: torch.Tensor, support: int) -> tuple[torch.Tensor, torch.Tensor]:

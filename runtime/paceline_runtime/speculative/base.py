@@ -45,6 +45,11 @@ class Proposal:
     q: torch.Tensor | None = None
     num_tokens: torch.Tensor | None = None
 
+    def part(self, start: int, end: int) -> Proposal:
+        """The rows from `start` to before `end`."""
+        others = (None if part is None else part[start:end] for part in (self.candidates, self.q, self.num_tokens))
+        return Proposal(self.tokens[start:end], *others)
+
     def first(self, depth: int) -> Proposal:
         """The first `depth` drafts of each row."""
         return Proposal(

@@ -8,6 +8,7 @@ rejected and the token drawn from p, which is exact whatever the draft was. Call
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -26,6 +27,13 @@ class Verdict:
 
     run: torch.Tensor
     num_tokens: torch.Tensor
+
+    @classmethod
+    def of(cls, parts: Sequence[Verdict]) -> Verdict:
+        """The verdicts on parts of a batch as one."""
+        if len(parts) == 1:
+            return parts[0]
+        return cls(torch.cat([part.run for part in parts]), torch.cat([part.num_tokens for part in parts]))
 
 
 def accept_drafts(
@@ -92,7 +100,8 @@ def _draw_last(
     ids, p = dist.ids.gather(1, index)[:, 0], dist.probs.gather(1, index)[:, 0]
     if proposal.tokens.shape[1]:
         rejected = num_accepted < num_drafts
-        residual = (p - _q_at(ids, proposal, num_accepted).to(p.dtype)).clamp(min=0.0)
+        q = _q_at(ids, proposal, num_accepted, is_whole=dist.is_whole)
+        residual = (p - q.to(p.dtype)).clamp(min=0.0)
         usable = rejected & (residual.sum(-1) > 0)  # NaN compares false
         p = torch.where(usable[:, None], residual, p)
     noise = gumbel(params.keys[:, None], (lengths + 1 + num_accepted)[:, None], DRAW, ids)
@@ -100,7 +109,7 @@ def _draw_last(
     return ids.gather(1, best)[:, 0]
 
 
-def _q_at(ids: torch.Tensor, proposal: Proposal, num_accepted: torch.Tensor) -> torch.Tensor:
+def _q_at(ids: torch.Tensor, proposal: Proposal, num_accepted: torch.Tensor, *, is_whole: bool) -> torch.Tensor:
     """q [B, K] of the first rejected draft's slot at the listed ids."""
     slot = num_accepted.clamp(max=proposal.tokens.shape[1] - 1)[:, None]
     if proposal.q is None:
@@ -109,4 +118,6 @@ def _q_at(ids: torch.Tensor, proposal: Proposal, num_accepted: torch.Tensor) -> 
     index = slot[:, :, None].expand(-1, 1, proposal.q.shape[-1])
     candidates, q = proposal.candidates.gather(1, index)[:, 0], proposal.q.gather(1, index)[:, 0]
     q = torch.where(_is_trusted(q)[:, None], q, 0.0)
+    if is_whole:  # a comparison of every id with every candidate would take 80 bytes an id
+        return torch.zeros_like(ids, dtype=q.dtype).scatter_add_(1, candidates, q).gather(1, ids)
     return ((ids[:, :, None] == candidates[:, None, :]) * q[:, None, :]).sum(-1)

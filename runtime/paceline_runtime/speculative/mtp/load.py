@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from paceline_compat.errors import MetadataError
+from paceline_compat.pair import DEFAULT_NUM_STEPS, MAX_NUM_STEPS
 from paceline_runtime.layers.parameters import Parameters
 from paceline_runtime.loaders import open_checkpoint
 from paceline_runtime.loaders.checkpoint import Checkpoint
@@ -15,8 +16,6 @@ from paceline_runtime.models.hybrid import HybridDecoder
 from paceline_runtime.speculative.mtp.head import MtpHead
 from paceline_runtime.speculative.mtp.proposer import MtpProposer
 
-DEFAULT_NUM_STEPS = 3
-MAX_NUM_STEPS = 7
 _REMEDY = "use ngram, dflash with a draft, or off"
 
 
@@ -33,9 +32,9 @@ def load_mtp(
     `dummy` makes random weights. Raises MetadataError (a ValueError) when the target's family or the checkpoint has no head,
     and ValueError for a number of steps outside 1..7.
     """
-    steps = DEFAULT_NUM_STEPS if num_steps is None else num_steps
-    if not 1 <= steps <= MAX_NUM_STEPS:
-        raise ValueError(f"mtp drafts 1 to {MAX_NUM_STEPS} tokens a step, not {steps}")
+    steps, most = DEFAULT_NUM_STEPS["mtp"] if num_steps is None else num_steps, MAX_NUM_STEPS["mtp"]
+    if not 1 <= steps <= most:
+        raise ValueError(f"mtp drafts 1 to {most} tokens a step, not {steps}")
     if not isinstance(target, HybridDecoder):
         raise MetadataError(str(path), f"models of family {target.shape.family} have no MTP head", _REMEDY)
     parameters = Parameters(target.dtype, target.device)
