@@ -79,9 +79,13 @@ class LLM:
         submits = [self._submit(prompt, one) for prompt, one in zip(prompts, params, strict=True)]
         self._add(submits)
         answers = {submit.request_id: Completion(Usage(prompt_tokens=len(submit.prompt_ids))) for submit in submits}
-        while self.engine.has_work:
-            for tokens in self.engine.step():
-                _extend(answers[tokens.request_id], tokens)
+        try:
+            while self.engine.has_work:
+                for tokens in self.engine.step():
+                    _extend(answers[tokens.request_id], tokens)
+        finally:  # interrupted, it must leave nothing behind for the next call
+            for request_id in answers:
+                self.engine.abort(request_id)
         if any(isinstance(prompt, str) for prompt in prompts) or self._tokenizer is not None:
             for submit in submits:
                 answers[submit.request_id].text = _text(self.tokenizer.decode, submit, answers[submit.request_id])

@@ -60,6 +60,24 @@ def test_one_bad_prompt_and_nothing_runs(llm):
     assert not llm.engine.has_work
 
 
+def test_what_was_interrupted_leaves_nothing_behind(llm, monkeypatch):
+    """Ctrl-C in the middle, and the next call answers as ever."""
+    before, step, count = llm.generate([PROMPT], PARAMS)[0].token_ids, llm.engine.step, iter(range(100))
+
+    def interrupted():
+        if next(count) == 3:
+            raise KeyboardInterrupt
+        return step()
+
+    monkeypatch.setattr(llm.engine, "step", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        llm.generate([PROMPT, "be"], PARAMS)
+    monkeypatch.undo()
+
+    assert before == llm.generate([PROMPT], PARAMS)[0].token_ids
+    llm.engine.check_integrity()
+
+
 def test_another_cache_changes_no_text(llm):
     """A rebuild to fewer pages takes effect; one that cannot hold a context changes nothing."""
     before = llm.generate([PROMPT], PARAMS)[0].token_ids

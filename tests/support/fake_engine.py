@@ -85,7 +85,7 @@ class FakeEngine:
         script = Script(submit, REPLY.encode(), TextStream(ByteTokenizer().decode, submit.prompt_ids, submit.params.stop))
         if "too big for the cache" in script.prompt:
             text = "the request needs more pages than there are"
-            return Refused(request_id=submit.request_id, code="context_length_exceeded", message=text, param="max_tokens")
+            return Refused(request_id=submit.request_id, code="context_length_exceeded", message=text, param="prompt")
         with self.changed:
             self.num_added += 1
             self.num_prompt_tokens += len(submit.prompt_ids)

@@ -89,7 +89,8 @@ class Engine:
             return Refused(request_id=submit.request_id, code="invalid_value", message=text, param="prompt")
         refusal = self.scheduler.room.refusal(len(submit.prompt_ids), submit.params.max_tokens)
         if refusal is not None:
-            return Refused(request_id=submit.request_id, code="context_length_exceeded", message=refusal, param="max_tokens")
+            param = "max_tokens" if self.scheduler.room.refusal(len(submit.prompt_ids), None) is None else "prompt"
+            return Refused(request_id=submit.request_id, code="context_length_exceeded", message=refusal, param=param)
         seed = submit.params.seed if submit.params.seed is not None else self._seeds.getrandbits(63)
         root = PrefixCache.root_name(submit.cache_salt)
         self.scheduler.add(make_request(submit, self.info.max_model_len, mix_seed(seed, submit.choice), root))

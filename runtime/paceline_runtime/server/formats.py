@@ -17,7 +17,9 @@ Json = dict[str, Any]
 
 
 class Format(Protocol):
-    """How one endpoint writes what was generated."""
+    """How one endpoint writes what was generated. `prompt_field` is what it calls the prompt."""
+
+    prompt_field: str
 
     def opening(self, job: Job, answer: int) -> Json | None:
         """The chunk before an answer's first piece, if the endpoint has one."""
@@ -34,6 +36,8 @@ class Format(Protocol):
 
 class ChatFormat:
     """`chat.completion` and `chat.completion.chunk`."""
+
+    prompt_field = "messages"
 
     def __init__(self, tokenizer: Decoder) -> None:
         self._tokenizer = tokenizer
@@ -93,6 +97,8 @@ class ChatFormat:
 
 class CompletionFormat:
     """`text_completion`, whole and in chunks alike."""
+
+    prompt_field = "prompt"
 
     def __init__(self, tokenizer: Decoder) -> None:
         self._tokenizer = tokenizer

@@ -84,7 +84,8 @@ class Generation:
                 self._measure(index, len(event.token_ids))
                 return list(self._answers[index].feed(event))
             case messages.Refused():
-                raise RequestError([Problem(event.param, event.message, event.code)])
+                param = self._format.prompt_field if event.param == "prompt" else event.param
+                raise RequestError([Problem(param, event.message, event.code)])
             case messages.Failed():
                 raise UnavailableError(event.message)
 

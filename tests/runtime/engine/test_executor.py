@@ -100,23 +100,29 @@ def test_counters_add_up(target):
 
 
 @pytest.mark.parametrize(
-    ("ids", "params", "code", "words"),
+    ("ids", "params", "code", "param", "words"),
     [
-        ([], SamplingParams(), "context_length_exceeded", "empty"),
-        ([1] * 448, SamplingParams(), "context_length_exceeded", "context holds 448"),
-        ([1] * 440, SamplingParams(max_tokens=9), "context_length_exceeded", "at most 8"),
-        ([64], SamplingParams(), "invalid_value", "outside the vocabulary"),
-        ([1], SamplingParams(temperature=-1.0, top_p=0.0), "invalid_value", "temperature must be.*top_p must be"),
-        ([1], SamplingParams(stop_token_ids=(99,)), "invalid_value", "stop_token_ids token id 99"),
+        ([], SamplingParams(), "context_length_exceeded", "prompt", "empty"),
+        ([1] * 448, SamplingParams(), "context_length_exceeded", "prompt", "context holds 448"),
+        ([1] * 440, SamplingParams(max_tokens=9), "context_length_exceeded", "max_tokens", "at most 8"),
+        ([64], SamplingParams(), "invalid_value", "prompt", "outside the vocabulary"),
+        (
+            [1],
+            SamplingParams(temperature=-1.0, top_p=0.0),
+            "invalid_value",
+            "temperature",
+            "temperature must be.*top_p must be",
+        ),
+        ([1], SamplingParams(stop_token_ids=(99,)), "invalid_value", "stop_token_ids", "stop_token_ids token id 99"),
     ],
 )
-def test_bad_requests_are_refused_and_leave_nothing(target, ids, params, code, words):
+def test_bad_requests_are_refused_and_leave_nothing(target, ids, params, code, param, words):
     """With the field and the remedy, all problems at once."""
     engine = make_engine(target)
     refused = engine.add(Submit(request_id="bad", prompt_ids=ids, params=params))
 
     assert refused is not None
-    assert code == refused.code
+    assert (code, param) == (refused.code, refused.param)
     with pytest.raises(AssertionError, match=words):
         raise AssertionError(refused.message)
     assert not engine.has_work

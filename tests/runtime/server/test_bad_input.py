@@ -211,11 +211,13 @@ def test_a_prompt_that_just_fits_runs(http: httpx.Client) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_what_the_engine_refuses_is_a_400_too(http: httpx.Client, stream: bool) -> None:
-    """Also for a stream, whose headers wait for the first event."""
-    body = {"model": MODEL, "prompt": "too big for the cache", "stream": stream}
-    error = _error(http.post(COMPLETIONS, json=body), 400)
+    """Also for a stream, whose headers wait for the first event; the field is called as in the request."""
+    text = "too big for the cache"
+    prompts = {COMPLETIONS: {"prompt": text}, CHAT: {"messages": [{"role": "user", "content": text}]}}
+    for path, prompt in prompts.items():
+        error = _error(http.post(path, json={"model": MODEL, "stream": stream, **prompt}), 400)
 
-    assert (error["code"], error["param"]) == ("context_length_exceeded", "max_tokens")
+        assert (error["code"], error["param"]) == ("context_length_exceeded", *prompt)
 
 
 def test_fields_that_ask_for_nothing_are_accepted(http: httpx.Client) -> None:
