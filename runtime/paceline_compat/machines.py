@@ -1,10 +1,9 @@
-"""Device memory by name, and sizes as people write them. For ``paceline plan``, which has no device to ask."""
+"""Device memory by name. For ``paceline plan``, which has no device to ask."""
 
 from __future__ import annotations
 
-import re
+from .sizes import parse_size
 
-_GIB = 1 << 30
 _MIB = 1 << 20
 
 DEVICE_BYTES = {
@@ -22,9 +21,6 @@ DEVICE_BYTES = {
 }
 """Total memory as the driver reports it (nvidia-smi, memory.total)."""
 
-_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 1 << 10, "MI": _MIB, "GI": _GIB, "TI": 1 << 40}
-_SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,6})?)\s*([KMGT]I?)?B?", re.IGNORECASE)
-
 
 def is_device(text: str) -> bool:
     """Whether a text names a device of the table."""
@@ -35,10 +31,10 @@ def budget_bytes(text: str, memory_ratio: float) -> int:
     """A device's name, of whose memory ``memory_ratio`` may be used, or a size, all of it. ValueError for neither."""
     if is_device(text):
         return int(DEVICE_BYTES[_device(text)] * memory_ratio)
-    match = _SIZE.fullmatch(text.strip())
-    if match is None:
-        raise ValueError(f"{text!r} is neither a size (80GiB) nor one of {', '.join(DEVICE_BYTES)}")
-    return int(float(match[1]) * _UNITS[(match[2] or "").upper()])
+    try:
+        return parse_size(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is neither a size (80GiB) nor one of {', '.join(DEVICE_BYTES)}") from None
 
 
 def _device(text: str) -> str:

@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     name = _parser().parse_args(words[:1]).command
     module = importlib.import_module(MODULES[name])
-    parser = argparse.ArgumentParser(prog=f"paceline {name}")
+    parser = argparse.ArgumentParser(prog=f"paceline {name}", allow_abbrev=False)
     if name in ACTIONS:
         parser.add_argument("action", choices=ACTIONS[name])
     module.add_arguments(parser)

@@ -8,9 +8,8 @@ from __future__ import annotations
 import argparse
 from typing import get_args
 
+from paceline_compat.sizes import parse_size
 from paceline_runtime.config import DType, EngineConfig, SpeculativeAlgorithm
-
-SIZE_UNITS = {"k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
 
 def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,7 +50,7 @@ def _add_batching(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--num-state-slots", type=int, metavar="N", help="recurrent states of hybrid models, live ones and snapshots together"
     )
-    group.add_argument("--memory-bytes", type=size_bytes, metavar="SIZE", help="what the plan may use, e.g. 16G")
+    group.add_argument("--memory-bytes", type=size_bytes, metavar="SIZE", help="what the plan may use, e.g. 16GiB")
     group.add_argument("--memory-ratio", type=float, default=0.9, help="share of free memory the plan may use (default: 0.9)")
     group.add_argument("--cache-type", default="prefix", choices=("prefix", "naive"), help="reuse of prompts (default: prefix)")
     group.add_argument("--disable-overlap", action="store_true", help="collect each step before the next is launched")
@@ -84,9 +83,8 @@ def engine_config(args: argparse.Namespace) -> EngineConfig:
 
 
 def size_bytes(text: str) -> int:
-    """`16G`, `512M` or plain bytes; binary units."""
-    number, unit = (text[:-1], text[-1].lower()) if text[-1:].isalpha() else (text, "")
+    """A size for argparse, which then names the flag: `16GiB`, `500MB` or plain bytes."""
     try:
-        return int(float(number) * (SIZE_UNITS[unit] if unit else 1))
-    except (KeyError, ValueError, OverflowError):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size: write bytes, or a number with K, M, G or T") from None
+        return parse_size(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paceline_compat.machines import budget_bytes
 from paceline_runtime import cli, env
 from paceline_runtime.config import EngineConfig, ServeConfig
 from paceline_runtime.errors import ConfigError
@@ -46,12 +47,12 @@ def test_every_flag_reaches_the_config() -> None:
         "--decode-prefill-tokens": "128",
         "--num-state-slots": "44",
         "--keepalive-s": "2",
-        "--max-body-bytes": "1M",
+        "--max-body-bytes": "1MiB",
         "--speculative-draft-model-path": "/draft",
         "--max-running-requests": "9",
         "--max-prefill-tokens": "512",
         "--num-pages": "33",
-        "--memory-bytes": "2G",
+        "--memory-bytes": "2GiB",
         "--memory-ratio": "0.5",
         "--cache-type": "naive",
         "--host": "::1",
@@ -174,13 +175,25 @@ def test_a_model_is_called_after_its_path(path: str, name: str) -> None:
 
 
 @given(st.integers(0, 2**40), st.sampled_from("kmgtKMGT"))
-def test_sizes_are_binary(number: int, unit: str) -> None:
-    """As memory is."""
-    assert size_bytes(f"{number}{unit}") == number << 10 * (1 + "kmgt".index(unit.lower()))
+def test_sizes_have_the_units_of_kubernetes(number: int, unit: str) -> None:
+    """Decimal ones, and with an i binary ones; `paceline plan` reads the same."""
+    power = 1 + "kmgt".index(unit.lower())
+    for suffix in (unit, f"{unit}B"):
+        assert size_bytes(f"{number}{suffix}") == budget_bytes(f"{number}{suffix}", 0.9) == number * 1000**power
+    for suffix in (f"{unit}i", f"{unit}iB"):
+        assert size_bytes(f"{number}{suffix}") == budget_bytes(f"{number}{suffix}", 0.9) == number << 10 * power
     assert size_bytes(str(number)) == number
 
 
-@pytest.mark.parametrize("text", ["", "G", "16X", "1e400G", "sixteen"])
+def test_a_shortened_flag_is_unknown(capsys: pytest.CaptureFixture[str]) -> None:
+    """What is forbidden by its name is not let in by half of it, and a later flag changes no script's meaning."""
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["plan", "--model", "here", "--memory", "1GiB", "--max-runn", "3"])
+
+    assert "unrecognized arguments: --max-runn 3" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["", "G", "16X", "1e400G", "sixteen", "-1G", "1.5.2G"])
 def test_what_is_not_a_size_is_refused(text: str) -> None:
     """By argparse, with the flag's name."""
     with pytest.raises(argparse.ArgumentTypeError, match="is not a size"):

@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--keepalive-s", type=float, default=15.0, metavar="S", help="an empty chunk after so long a silence (default: 15)"
     )
     server.add_argument(
-        "--max-body-bytes", type=size_bytes, default="16M", metavar="SIZE", help="largest request that is read (default: 16M)"
+        "--max-body-bytes", type=size_bytes, default="16MiB", metavar="SIZE", help="largest request read (default: 16MiB)"
     )
     server.add_argument("--log-level", default="info", choices=LOG_LEVELS, help="what to log (default: info)")
     add_engine_arguments(parser)
