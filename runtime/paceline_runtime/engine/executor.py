@@ -11,16 +11,17 @@ from collections.abc import Sequence
 
 import torch
 
-from paceline_compat.memory import PAGE_TOKENS, VERIFY_ROWS_AT_ONCE
+from paceline_compat.memory import PAGE_TOKENS
 from paceline_runtime.batch import Chunk, ForwardBatch, StateBatch
+from paceline_runtime.engine.judge import judge
 from paceline_runtime.engine.results import Handle, Results, results_of
 from paceline_runtime.engine.rows import Rows
-from paceline_runtime.engine.sampling import RowParams, adjust_logits, distribution, row_params
+from paceline_runtime.engine.sampling import RowParams, row_params
 from paceline_runtime.engine.transfer import Uploads, upload
 from paceline_runtime.models.base import TargetMemory, TargetModel
 from paceline_runtime.scheduler.request import DecodeRow, Flush, PrefillRow, Request, Start, StepPlan, StepResult
 from paceline_runtime.speculative.base import DraftInputs, Proposal, Proposer
-from paceline_runtime.speculative.verify import Verdict, accept_drafts
+from paceline_runtime.speculative.verify import Verdict
 
 
 class Executor:
@@ -143,33 +144,8 @@ class Executor:
         lengths: torch.Tensor,
         params: RowParams,
     ) -> tuple[Verdict, torch.Tensor]:
-        """The verdict on each request, and its logits [B, W, V] with penalties and bias, which are put in place.
-
-        What takes several copies of the logits is done for a few requests at a time.
-        """
-        batch, width = logits.shape[:2]
-        num_at_once = max(1, VERIFY_ROWS_AT_ONCE // width) if params.adjusts or params.any_sampled else batch
-        verdicts = []
-        for start in range(0, batch, num_at_once):
-            part = slice(start, min(start + num_at_once, batch))
-            some, drafts = params.part(start, part.stop), proposal.part(start, part.stop)
-            verdicts.append(self._accept_few(logits[part], drafts, num_drafts[part], rows[part], lengths[part], some))
-        return Verdict.of(verdicts), logits
-
-    def _accept_few(
-        self,
-        logits: torch.Tensor,
-        proposal: Proposal,
-        num_drafts: torch.Tensor,
-        rows: torch.Tensor,
-        lengths: torch.Tensor,
-        params: RowParams,
-    ) -> Verdict:
-        if params.adjusts:
-            history = self.rows.history[rows] if params.presence is not None else self.rows.history[:0]
-            logits.copy_(adjust_logits(logits, params, history, lengths, proposal.tokens))
-        dist = distribution(logits, params) if params.any_sampled else None
-        return accept_drafts(logits.argmax(-1), dist, proposal, num_drafts, lengths, params)
+        """The verdict on each request, and its logits [B, W, V] with penalties and bias."""
+        return judge(logits, proposal, num_drafts, self.rows.history, rows, lengths, params), logits
 
     def _prefill(self, planned: Sequence[PrefillRow]) -> Results | None:
         batch = self._prefill_batch(planned)

@@ -1,0 +1,53 @@
+"""From the logits of a verify to its verdict, a few requests at a time.
+
+Called by the executor inside a launch: nothing is read back. Penalties, filters and sums take many copies of the logits, so
+they are made of at most `VERIFY_ROWS_AT_ONCE` rows at once, which is what the memory plan counts with.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from paceline_compat.memory import VERIFY_ROWS_AT_ONCE
+from paceline_runtime.engine.sampling import RowParams, adjust_logits, distribution
+from paceline_runtime.speculative.base import Proposal
+from paceline_runtime.speculative.verify import Verdict, accept_drafts
+
+
+def judge(
+    logits: torch.Tensor,
+    proposal: Proposal,
+    num_drafts: torch.Tensor,
+    history: torch.Tensor,
+    rows: torch.Tensor,
+    lengths: torch.Tensor,
+    params: RowParams,
+) -> Verdict:
+    """The verdict on each of B requests; penalties and bias are put into `logits` [B, W, V] in place.
+
+    history int64 [R, L] over all request rows; rows int64 [B], those of the batch; the others as `accept_drafts` takes them.
+    """
+    batch, width = logits.shape[:2]
+    num_at_once = max(1, VERIFY_ROWS_AT_ONCE // width) if params.adjusts or params.any_sampled else batch
+    verdicts = []
+    for start in range(0, batch, num_at_once):
+        part = slice(start, min(start + num_at_once, batch))
+        some, drafts = params.part(start, part.stop), proposal.part(start, part.stop)
+        verdicts.append(_judge_few(logits[part], drafts, num_drafts[part], history, rows[part], lengths[part], some))
+    return Verdict.of(verdicts)
+
+
+def _judge_few(
+    logits: torch.Tensor,
+    proposal: Proposal,
+    num_drafts: torch.Tensor,
+    history: torch.Tensor,
+    rows: torch.Tensor,
+    lengths: torch.Tensor,
+    params: RowParams,
+) -> Verdict:
+    if params.adjusts:
+        texts = history[rows] if params.presence is not None else history[:0]
+        logits.copy_(adjust_logits(logits, params, texts, lengths, proposal.tokens))
+    dist = distribution(logits, params) if params.any_sampled else None
+    return accept_drafts(logits.argmax(-1), dist, proposal, num_drafts, lengths, params)
