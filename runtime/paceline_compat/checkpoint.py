@@ -10,27 +10,11 @@ from collections import ChainMap
 from collections.abc import Mapping
 from typing import Any
 
-from . import safetensors_header
+from . import safetensors_header, target_fields
 from .draft_tensors import canonical_name
 from .errors import MetadataError
-from .facts import (
-    FLOAT_DTYPES,
-    FULL_ATTENTION,
-    LINEAR_ATTENTION,
-    SLIDING_ATTENTION,
-    DraftFacts,
-    GdnFacts,
-    MoeFacts,
-    TargetFacts,
-    main_dtype,
-)
-from .families import (
-    FAMILY_NEUTRAL_FIELDS,
-    FAMILY_OF_ARCHITECTURE,
-    HYBRID_FAMILIES,
-    MOE_FAMILIES,
-    NEUTRAL_FIELDS,
-)
+from .facts import FLOAT_DTYPES, DraftFacts, TargetFacts, main_dtype
+from .families import FAMILY_OF_ARCHITECTURE, HYBRID_FAMILIES, MOE_FAMILIES
 from .fields import MAX_LAYERS, Fields, read_json
 from .gguf_checkpoint import read_gguf_target
 from .location import Location, open_location
@@ -89,29 +73,29 @@ def target_facts(
         architecture=architecture,
         family=family,
         num_layers=num_layers,
-        layer_types=_layer_types(fields, family, num_layers),
+        layer_types=target_fields.layer_types(fields, family, num_layers),
         hidden_size=hidden_size,
         intermediate_size=fields.size("intermediate_size", 0 if family in MOE_FAMILIES else None),
         num_heads=num_heads,
         num_kv_heads=fields.size("num_key_value_heads", None if is_hybrid else num_heads),
         head_dim=fields.size("head_dim", _HYBRID_HEAD_DIM if is_hybrid else hidden_size // max(num_heads, 1)),
         vocab_size=vocab_size,
-        head_rows=_head_rows(tensors, vocab_size),
+        head_rows=target_fields.head_rows(tensors, vocab_size),
         max_positions=fields.size("max_position_embeddings"),
         tie_word_embeddings=bool(fields.optional_flag("tie_word_embeddings")),
         rms_norm_eps=fields.number("rms_norm_eps", 1e-6),
         rope=read_rope(fields, 0.25 if is_hybrid else 1.0),
-        gdn=_gdn(fields) if is_hybrid else None,
-        moe=_moe(fields) if family in MOE_FAMILIES else None,
-        num_mtp_layers=_num_mtp_layers(fields, tensors),
+        gdn=target_fields.gdn(fields) if is_hybrid else None,
+        moe=target_fields.moe(fields) if family in MOE_FAMILIES else None,
+        num_mtp_layers=target_fields.num_mtp_layers(fields, tensors),
         eos_token_ids=tuple(sorted({*(fields.integers("eos_token_id") or ()), *eos_token_ids})),
         quantization=_quantization(fields, tensors) or quantization,
         dtype=main_dtype(tensors),
-        variants=_variants(fields, family),
+        variants=target_fields.variants(fields, family),
         is_multimodal=bool(text) and "vision_config" in config,
         tensors=tensors,
     )
-    _note_contradictions(fields, facts)
+    target_fields.note_contradictions(fields, facts)
     if family is not None:  # an unknown architecture is refused by name, whatever its fields look like
         top.problems += fields.problems
         top.finish()
@@ -163,19 +147,6 @@ def draft_facts(name: str, config: Mapping[str, Any], tensors: Mapping[str, Tens
     return facts
 
 
-def _note_contradictions(fields: Fields, facts: TargetFacts) -> None:
-    """Sizes that are well-formed each and cannot be one model's, and switches that no fact keeps."""
-    for switch in ("attention_bias", "mlp_bias", "use_sliding_window"):
-        fields.optional_flag(switch)
-    if facts.num_heads % max(facts.num_kv_heads, 1):
-        fields.problems.append(
-            f"num_attention_heads is {facts.num_heads}, no multiple of num_key_value_heads {facts.num_kv_heads}"
-        )
-    if facts.moe is not None and facts.moe.num_experts_per_token > facts.moe.num_experts:
-        experts = facts.moe.num_experts_per_token, facts.moe.num_experts
-        fields.problems.append("num_experts_per_tok is {}, more than num_experts {}".format(*experts))
-
-
 def _read_config(folder: Folder) -> dict[str, Any]:
     source = find(folder, CONFIG_FILE)
     if source is None:
@@ -196,56 +167,6 @@ def _generation_eos(folder: Folder) -> tuple[int, ...]:
 def _architecture(fields: Fields) -> str:
     names = fields.strings("architectures") or ()
     return names[0] if len(names) == 1 else f"[{', '.join(names)}]"
-
-
-def _layer_types(fields: Fields, family: str | None, num_layers: int) -> tuple[str, ...]:
-    stated = fields.strings("layer_types")
-    if stated is not None:
-        return stated
-    if family == "qwen3" and fields.optional_flag("use_sliding_window"):
-        first = min(fields.size("max_window_layers", 28), num_layers)
-        return (FULL_ATTENTION,) * first + (SLIDING_ATTENTION,) * (num_layers - first)
-    interval = fields.size("full_attention_interval", 4) if family in HYBRID_FAMILIES else 1
-    return tuple(LINEAR_ATTENTION if (i + 1) % max(interval, 1) else FULL_ATTENTION for i in range(num_layers))
-
-
-def _variants(fields: Fields, family: str | None) -> dict[str, Any]:
-    neutral = NEUTRAL_FIELDS | FAMILY_NEUTRAL_FIELDS.get(family or "", {})
-    stated = {name: fields.data.get(name) for name in neutral}
-    return {name: value for name, value in stated.items() if value is not None and value not in neutral[name]}
-
-
-def _gdn(fields: Fields) -> GdnFacts:
-    return GdnFacts(
-        num_key_heads=fields.size("linear_num_key_heads"),
-        num_value_heads=fields.size("linear_num_value_heads"),
-        key_head_dim=fields.size("linear_key_head_dim"),
-        value_head_dim=fields.size("linear_value_head_dim"),
-        conv_kernel_size=fields.size("linear_conv_kernel_dim", 4),
-    )
-
-
-def _moe(fields: Fields) -> MoeFacts:
-    return MoeFacts(
-        num_experts=fields.size("num_experts"),
-        num_experts_per_token=fields.size("num_experts_per_tok"),
-        intermediate_size=fields.size("moe_intermediate_size"),
-        shared_intermediate_size=fields.size("shared_expert_intermediate_size"),
-    )
-
-
-def _num_mtp_layers(fields: Fields, tensors: Mapping[str, TensorInfo]) -> int:
-    """Declared MTP layers, or 0 when the weights were left out: many conversions drop them and keep the config."""
-    declared = fields.optional_integer("mtp_num_hidden_layers") or 0
-    present = any(name.startswith(("mtp.", "model.mtp.")) for name in tensors)
-    return max(declared, 1) if present else 0
-
-
-def _head_rows(tensors: Mapping[str, TensorInfo], vocab_size: int) -> int:
-    for name in ("lm_head.weight", "model.embed_tokens.weight", "model.language_model.embed_tokens.weight"):
-        if name in tensors and tensors[name].shape:
-            return tensors[name].shape[0]
-    return vocab_size
 
 
 def _quantization(fields: Fields, tensors: Mapping[str, TensorInfo]) -> str | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from . import rules_draft, rules_options, rules_target
+from . import rules_draft, rules_fit, rules_options, rules_target
 from .facts import DraftFacts, TargetFacts
 from .pair import Finding, Options, Pair
 from .verdict import Problem, Verdict
@@ -90,12 +90,12 @@ RULES: tuple[Rule, ...] = (
     Rule("draft.conv_group_size", "ConvolutionUnsupported", _dflash2, rules_draft.conv_group_size),
     Rule("draft.block_size", "BlockSizeInvalid", _dflash2, rules_draft.block_size),
     Rule("draft.target_layer_ids", "TargetLayersInvalid", _dflash2, rules_draft.target_layer_ids),
-    Rule("draft.target_layer_range", "LayerCountMismatch", _fitting, rules_draft.target_layer_range),
-    Rule("draft.num_target_layers", "LayerCountMismatch", _fitting, rules_draft.num_target_layers),
-    Rule("draft.hidden_size", "HiddenSizeMismatch", _fitting, rules_draft.hidden_size),
-    Rule("draft.vocab_size", "VocabMismatch", _fitting, rules_draft.vocab_size),
-    Rule("draft.mask_token_id", "MaskTokenInvalid", _dflash2, rules_draft.mask_token_id),
-    Rule("draft.max_positions", "MaxModelLenInvalid", _fitting, rules_draft.max_positions),
+    Rule("draft.target_layer_range", "LayerCountMismatch", _fitting, rules_fit.target_layer_range),
+    Rule("draft.num_target_layers", "LayerCountMismatch", _fitting, rules_fit.num_target_layers),
+    Rule("draft.hidden_size", "HiddenSizeMismatch", _fitting, rules_fit.hidden_size),
+    Rule("draft.vocab_size", "VocabMismatch", _fitting, rules_fit.vocab_size),
+    Rule("draft.mask_token_id", "MaskTokenInvalid", _dflash2, rules_fit.mask_token_id),
+    Rule("draft.max_positions", "MaxModelLenInvalid", _fitting, rules_fit.max_positions),
     Rule("draft.codebooks", "TensorsIncomplete", _dflash2, rules_draft.codebooks),
     Rule("draft.tensors", "TensorsIncomplete", _dflash2, rules_draft.tensors),
     Rule("draft.float16", "Float16Draft", _dflash2, rules_draft.float16, is_warning=True),

@@ -1,4 +1,4 @@
-"""Rules about a DFlash 2 draft, alone and against its target. Rows of ``rules.RULES``.
+"""Rules about a DFlash 2 draft by itself. Rows of ``rules.RULES``.
 
 The draft forward here applies neither output nor input scaling nor a soft cap, only the default full NeoX rope, silu
 and plain RMSNorm: a draft that needs more would run and accept nothing, so it is refused by name. Targets without
@@ -12,8 +12,8 @@ from .facts import FLOAT_DTYPES, SLIDING_ATTENTION, is_power_of_two
 from .pair import Finding, Pair
 from .tensors import name_some
 
-_REPAIR = "repair the draft's config.json, or choose another draft"
-_OTHER = "choose a draft made for this target"
+REPAIR = "repair the draft's config.json, or choose another draft"
+OTHER = "choose a draft made for this target"
 _DOWNLOAD = "download the draft again"
 
 
@@ -62,7 +62,7 @@ def layer_types(pair: Pair) -> Finding | None:
     if kinds is None:
         return Finding(field, "is absent, which means full attention", "use a draft of sliding_attention layers")
     if len(kinds) != draft.num_layers:
-        return Finding(field, f"names {len(kinds)} layers of {draft.num_layers}", _REPAIR)
+        return Finding(field, f"names {len(kinds)} layers of {draft.num_layers}", REPAIR)
     if other := sorted(set(kinds) - {SLIDING_ATTENTION}):
         return Finding(field, f"has {', '.join(other)} layers", "use a draft of sliding_attention layers only")
     return None
@@ -72,7 +72,7 @@ def sliding_window(pair: Pair) -> Finding | None:
     value = pair.draft.sliding_window
     if value is not None and value >= 2:
         return None
-    return Finding("draft.sliding_window", "is absent" if value is None else f"{value} sees no context row", _REPAIR)
+    return Finding("draft.sliding_window", "is absent" if value is None else f"{value} sees no context row", REPAIR)
 
 
 def rope(pair: Pair) -> Finding | None:
@@ -86,13 +86,13 @@ def rope_partial(pair: Pair) -> Finding | None:
     fraction = pair.draft.rope.rotary_fraction
     if fraction == 1.0:
         return None
-    return Finding("draft.rope.partial_rotary_factor", f"{fraction:g} of each head is rotated, not all", _OTHER)
+    return Finding("draft.rope.partial_rotary_factor", f"{fraction:g} of each head is rotated, not all", OTHER)
 
 
 def rope_layout(pair: Pair) -> Finding | None:
     if pair.draft.rope.is_neox:
         return None
-    return Finding("draft.rope", "rotates interleaved pairs, not the two halves of a head (NeoX)", _OTHER)
+    return Finding("draft.rope", "rotates interleaved pairs, not the two halves of a head (NeoX)", OTHER)
 
 
 def output_multiplier(pair: Pair) -> Finding | None:
@@ -107,7 +107,7 @@ def final_logit_softcapping(pair: Pair) -> Finding | None:
     value = pair.draft.final_logit_softcapping
     if value is None:
         return None
-    return Finding("draft.final_logit_softcapping", f"a soft cap of {value:g} is not applied by the draft forward", _OTHER)
+    return Finding("draft.final_logit_softcapping", f"a soft cap of {value:g} is not applied by the draft forward", OTHER)
 
 
 def layer_variant(pair: Pair) -> Finding | None:
@@ -121,7 +121,7 @@ def layer_variant(pair: Pair) -> Finding | None:
     if not stated:
         return None
     what = f"{', '.join(stated.values())}: not applied by the draft forward"
-    return Finding(next(iter(stated)) if len(stated) == 1 else "draft.config", what, _OTHER)
+    return Finding(next(iter(stated)) if len(stated) == 1 else "draft.config", what, OTHER)
 
 
 def selector_rank(pair: Pair) -> Finding | None:
@@ -131,7 +131,7 @@ def selector_rank(pair: Pair) -> Finding | None:
 def selector_top_k(pair: Pair) -> Finding | None:
     value, vocab_size = pair.draft.selector_top_k, pair.draft.vocab_size
     if value is not None and value > vocab_size:
-        return Finding("draft.selector_top_k", f"{value} candidates are more than the {vocab_size} tokens there are", _REPAIR)
+        return Finding("draft.selector_top_k", f"{value} candidates are more than the {vocab_size} tokens there are", REPAIR)
     return _power_of_two("selector_top_k", value)
 
 
@@ -144,14 +144,14 @@ def num_kv_heads(pair: Pair) -> Finding | None:
     if draft.num_heads % draft.num_kv_heads == 0:
         return None
     what = f"{draft.num_heads} query heads do not share {draft.num_kv_heads} key heads evenly"
-    return Finding("draft.num_kv_heads", what, _REPAIR)
+    return Finding("draft.num_kv_heads", what, REPAIR)
 
 
 def conv_kernel_size(pair: Pair) -> Finding | None:
     value = pair.draft.conv_kernel_size
     if value is not None and value >= 1:
         return None
-    return Finding("draft.conv_kernel_size", "is absent" if value is None else f"{value} is not positive", _REPAIR)
+    return Finding("draft.conv_kernel_size", "is absent" if value is None else f"{value} is not positive", REPAIR)
 
 
 def conv_group_size(pair: Pair) -> Finding | None:
@@ -159,7 +159,7 @@ def conv_group_size(pair: Pair) -> Finding | None:
     if value is not None and value >= 1 and hidden % value == 0:
         return None
     what = "is absent" if value is None else f"{value} does not divide the hidden size {hidden}"
-    return Finding("draft.conv_group_size", what, _REPAIR)
+    return Finding("draft.conv_group_size", what, REPAIR)
 
 
 def block_size(pair: Pair) -> Finding | None:
@@ -167,65 +167,18 @@ def block_size(pair: Pair) -> Finding | None:
     if value is not None and 2 <= value <= 64:
         return None
     what = "is absent" if value is None else f"{value} is not between 2 (an anchor and one draft) and 64"
-    return Finding("draft.block_size", what, _REPAIR)
+    return Finding("draft.block_size", what, REPAIR)
 
 
 def target_layer_ids(pair: Pair) -> Finding | None:
     ids, field = pair.draft.target_layer_ids, "draft.target_layer_ids"
     if not ids:
-        return Finding(field, "is absent" if ids is None else "is empty", _REPAIR)
+        return Finding(field, "is absent" if ids is None else "is empty", REPAIR)
     if negative := [i for i in ids if i < 0]:
-        return Finding(field, f"has the negative layer {negative[0]}", _REPAIR)
+        return Finding(field, f"has the negative layer {negative[0]}", REPAIR)
     if repeated := [i for n, i in enumerate(ids) if i in ids[:n]]:
-        return Finding(field, f"names layer {repeated[0]} twice", _REPAIR)
+        return Finding(field, f"names layer {repeated[0]} twice", REPAIR)
     return None
-
-
-def target_layer_range(pair: Pair) -> Finding | None:
-    ids, num_layers = pair.draft.target_layer_ids or (), pair.target.num_layers
-    if max(ids, default=0) < num_layers:
-        return None
-    return Finding("draft.target_layer_ids", f"reads layer {max(ids)} of a target with {num_layers} layers", _OTHER)
-
-
-def num_target_layers(pair: Pair) -> Finding | None:
-    stated, has = pair.draft.num_target_layers, pair.target.num_layers
-    if stated is None or stated == has:
-        return None
-    return Finding("draft.num_target_layers", f"was made for {stated} layers, and the target has {has}", _OTHER)
-
-
-def hidden_size(pair: Pair) -> Finding | None:
-    ours, theirs = pair.draft.hidden_size, pair.target.hidden_size
-    if ours == theirs:
-        return None
-    return Finding("draft.hidden_size", f"is {ours}, and the target's is {theirs}", _OTHER)
-
-
-def vocab_size(pair: Pair) -> Finding | None:
-    ours, theirs = pair.draft.vocab_size, pair.target.vocab_size
-    if ours == theirs:
-        return None
-    return Finding("draft.vocab_size", f"is {ours}, and the target's is {theirs}", _OTHER)
-
-
-def mask_token_id(pair: Pair) -> Finding | None:
-    """The mask is embedded with the target's table, so both vocabularies bound it."""
-    value, field = pair.draft.mask_token_id, "draft.mask_token_id"
-    limit = min(size for size in (pair.draft.vocab_size, pair.target.vocab_size) if size)
-    if value is None:
-        return Finding(field, "is absent", _REPAIR)
-    return None if 0 <= value < limit else Finding(field, f"{value} is outside the vocabulary of {limit}", _OTHER)
-
-
-def max_positions(pair: Pair) -> Finding | None:
-    value, longest, field = pair.draft.max_positions, pair.max_model_len, "draft.max_positions"
-    if value is None:
-        return Finding(field, "is absent", _REPAIR)
-    if value >= longest:
-        return None
-    what = f"the draft knows {value} positions, and contexts may reach {longest}"
-    return Finding(field, what, f"use --max-model-len {value}")
 
 
 def codebooks(pair: Pair) -> Finding | None:
@@ -240,14 +193,14 @@ def tensors(pair: Pair) -> Finding | None:
     found, wanted = pair.draft.tensors, expected_shapes(pair.draft)
     parts = {
         "missing: {}": ([name for name in wanted if name not in found and name not in CODEBOOKS], _DOWNLOAD),
-        "no DFlash 2 draft has {}": (sorted(set(found) - set(wanted)), _OTHER),
+        "no DFlash 2 draft has {}": (sorted(set(found) - set(wanted)), OTHER),
         "{}": (
             [
                 f"{name} is {list(found[name].shape)}, and the config says {list(shape)}"
                 for name, shape in wanted.items()
                 if name in found and found[name].shape != shape
             ],
-            _REPAIR,
+            REPAIR,
         ),
     }
     told = [(text.format(name_some(names)), remedy) for text, (names, remedy) in parts.items() if names]
@@ -265,11 +218,11 @@ def float16(pair: Pair) -> Finding | None:
 def _scale(name: str, value: float | None) -> Finding | None:
     if value is None or value == 1.0:
         return None
-    return Finding(f"draft.{name}", f"a scale of {value:g} is not applied by the draft forward", _OTHER)
+    return Finding(f"draft.{name}", f"a scale of {value:g} is not applied by the draft forward", OTHER)
 
 
 def _power_of_two(name: str, value: int | None) -> Finding | None:
     if value is not None and is_power_of_two(value):
         return None
     what = "is absent" if value is None else f"{value} is not a power of two, which the kernels need"
-    return Finding(f"draft.{name}", what, _OTHER)
+    return Finding(f"draft.{name}", what, OTHER)
