@@ -119,7 +119,7 @@ def test_padded_vocabulary_rows_are_cut_from_the_logits(tmp_path):
 def test_every_wrong_config_field_is_named_at_once(tmp_path):
     path = save_tiny("llama", tmp_path)
     rope = {"rope_type": "spiral", "rope_theta": 1e4}
-    change_config(path, hidden_act="gelu", num_hidden_layers=0, rms_norm_eps=None, rope_parameters=rope, clip_qkv=8)
+    change_config(path, hidden_act="gelu", num_hidden_layers=0, rms_norm_eps=0, rope_parameters=rope, clip_qkv=8)
     with pytest.raises(MetadataError) as error:
         load_target(path, dtype=torch.float64)
     for part in ("hidden_act = 'gelu'", "num_hidden_layers", "rms_norm_eps", "'spiral'", "clip_qkv", "config of family"):

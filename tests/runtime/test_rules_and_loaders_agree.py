@@ -41,6 +41,7 @@ REFUSED = [
     ("qwen3_5_moe", {"num_experts_per_tok": 9}),
     ("qwen3_5_moe", {"num_experts": 4}),
 ]
+NULLS = {"rms_norm_eps": None, "tie_word_embeddings": None, "attention_bias": None, "rope_scaling": {"rope_type": None}}
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +69,7 @@ def test_a_config_that_the_loader_refuses_does_not_fit(checkpoints, tmp_path, fa
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("fields", [{}, {"tie_word_embeddings": True}])
+@pytest.mark.parametrize("fields", [{}, {"tie_word_embeddings": True}, NULLS], ids=["as saved", "tied", "nulls"])
 def test_what_fits_loads_and_takes_the_bytes_that_were_planned(checkpoints, tmp_path, family, fields):
     path = changed(checkpoints / family, tmp_path, fields)
     assert check_locations(str(path), None, Options("off")).fits

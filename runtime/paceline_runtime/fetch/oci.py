@@ -59,15 +59,16 @@ def _choose(entries: Any, base: str) -> str:
     """The one for this machine; an entry without a platform serves all. Attestations have an unknown one."""
     wanted = ("linux", _ARCHITECTURES.get(platform.machine(), platform.machine()))
     for entry in entries if isinstance(entries, list) else []:
-        where = entry.get("platform") if isinstance(entry, dict) else {}
-        if where is None or (where.get("os"), where.get("architecture")) == wanted:
+        where = entry.get("platform") if isinstance(entry, dict) else ()
+        if where is None or (isinstance(where, dict) and (where.get("os"), where.get("architecture")) == wanted):
             return _digest(entry)
     raise RefusedError(f"{place(base)}: the index has no manifest for {'/'.join(wanted)}")
 
 
 def _remote_file(base: str, layer: Any) -> RemoteFile:
     digest = _digest(layer)
-    annotations = layer.get("annotations") or {}
+    annotations = layer.get("annotations")
+    annotations = annotations if isinstance(annotations, dict) else {}
     title = next((annotations[name] for name in _TITLES if isinstance(annotations.get(name), str)), None)
     media_type, size = str(layer.get("mediaType", "")), layer.get("size")
     if not isinstance(size, int) or size < 0:

@@ -44,10 +44,10 @@ def read_rope(config: Mapping[str, Any], head_dim: int) -> Rope:
     Raises ValueError naming the type or field that is not known, or missing.
     """
     fields = {**(config.get("rope_parameters") or {}), **(config.get("rope_scaling") or {})}
-    legacy_kind = fields.pop("type", "default")
-    kind = fields.pop("rope_type", legacy_kind)
-    theta = fields.pop("rope_theta", config.get("rope_theta", 10000.0))
-    partial = fields.pop("partial_rotary_factor", config.get("partial_rotary_factor") or 1.0)
+    legacy_kind = fields.pop("type", None)
+    kind = fields.pop("rope_type", None) or legacy_kind or "default"
+    theta = fields.pop("rope_theta", None) or config.get("rope_theta") or 10000.0
+    partial = fields.pop("partial_rotary_factor", None) or config.get("partial_rotary_factor") or 1.0
     if kind not in _KINDS:
         raise ValueError(f"rope type {kind!r} is not supported; there are {', '.join(sorted(_KINDS))}")
     original = config.get("original_max_position_embeddings") or fields.get("original_max_position_embeddings")

@@ -9,6 +9,9 @@ from paceline_compat.families import NEUTRAL_FIELDS
 
 T = TypeVar("T")
 
+NORM_EPS = 1e-6
+"""What transformers takes where a config states none, for every family here."""
+
 MATTERS: dict[str, tuple[Any, ...]] = {**NEUTRAL_FIELDS, "quantization_config": (), "num_experts": (0,)}
 """Fields that change what a decoder computes, with the values under which they do not (None and absence never do)."""
 
@@ -37,9 +40,10 @@ class ConfigReader:
             return 1
         return value
 
-    def number(self, name: str) -> float:
+    def number(self, name: str, default: float | None = None) -> float:
         """A positive number."""
         value = self.config.get(name)
+        value = default if value is None else value
         if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
             self.problems.append(f"{name} must be a positive number, got {value!r}")
             return 1.0
@@ -47,7 +51,8 @@ class ConfigReader:
 
     def flag(self, name: str, default: bool = False) -> bool:
         """True or false."""
-        value = self.config.get(name, default)
+        value = self.config.get(name)
+        value = default if value is None else value
         if not isinstance(value, bool):
             self.problems.append(f"{name} must be true or false, got {value!r}")
         return bool(value)

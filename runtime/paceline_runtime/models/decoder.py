@@ -21,7 +21,7 @@ from paceline_runtime.layers.parameters import Parameters
 from paceline_runtime.layers.rotary import Rope, Rotary, read_rope
 from paceline_runtime.layers.weights import DENSE, Weight
 from paceline_runtime.models.base import ModelShape, TargetMemory
-from paceline_runtime.models.config import ConfigReader
+from paceline_runtime.models.config import NORM_EPS, ConfigReader
 from paceline_runtime.speculative.base import FeatureSink
 
 
@@ -68,7 +68,7 @@ def read_decoder_config(reader: ConfigReader, *, head_norms: bool = False) -> De
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
         max_positions=reader.size("max_position_embeddings"),
-        norm_eps=reader.number("rms_norm_eps"),
+        norm_eps=reader.number("rms_norm_eps", NORM_EPS),
         rope=_read_rope(reader, config, head_dim),
         tied=reader.flag("tie_word_embeddings"),
         eos_ids=reader.token_ids("eos_token_id"),

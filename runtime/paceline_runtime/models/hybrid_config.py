@@ -12,7 +12,7 @@ from typing import Any
 
 from paceline_runtime.cache.gated_delta_states import DeltaShape
 from paceline_runtime.layers.rotary import Rope, read_rope
-from paceline_runtime.models.config import MATTERS, ConfigReader
+from paceline_runtime.models.config import MATTERS, NORM_EPS, ConfigReader
 
 LINEAR, FULL = "linear_attention", "full_attention"
 _FULL_INTERVAL = 4
@@ -83,7 +83,7 @@ def read_hybrid_config(reader: ConfigReader) -> HybridConfig:
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
         max_positions=reader.size("max_position_embeddings"),
-        norm_eps=reader.number("rms_norm_eps"),
+        norm_eps=reader.number("rms_norm_eps", NORM_EPS),
         rope=_read_rope(reader, head_dim),
         tied=reader.flag("tie_word_embeddings"),
         eos_ids=reader.token_ids("eos_token_id"),

@@ -22,7 +22,7 @@ def _uri(site: Site) -> str:
     return f"oci://{site.url.removeprefix('http://')}/m:v1"
 
 
-def _put_behind_index(registry: RegistrySite, *platforms: dict[str, str] | None) -> None:
+def _put_behind_index(registry: RegistrySite, *platforms: object) -> None:
     """The tag names an index; every entry but the last points to nothing."""
     registry.files[f"/v2/m/manifests/{registry.digest}"] = registry.manifest
     digests = [f"sha256:{n:064}" for n in range(len(platforms) - 1)] + [registry.digest]
@@ -57,6 +57,29 @@ def test_an_index_without_this_machine_is_refused(tmp_path: Path) -> None:
 
     assert result.code == 3
     assert "no manifest for linux/" in result.error
+
+
+@pytest.mark.parametrize("platforms", [["linux/amd64"], [7, True]])
+def test_platforms_that_are_no_objects_match_nothing(tmp_path: Path, platforms: list[object]) -> None:
+    """Whatever else stands in their place."""
+    with serve(RegistrySite("m", [LAYER])) as registry:
+        _put_behind_index(registry, *platforms)
+        result = fetch_now(_uri(registry), tmp_path, "--plain-http")
+
+    assert result.code == 3
+    assert "no manifest for linux/" in result.error
+
+
+@pytest.mark.parametrize("annotations", ["model.gguf", ["title"], 7])
+def test_annotations_that_are_no_object_name_nothing(tmp_path: Path, annotations: object) -> None:
+    """A layer without a name is refused as such."""
+    with serve(
+        RegistrySite("m", [({"mediaType": "application/octet-stream", "annotations": annotations}, b"GGUF")])
+    ) as registry:
+        result = fetch_now(_uri(registry), tmp_path, "--plain-http")
+
+    assert result.code == 3
+    assert "has neither a title annotation nor a tar media type" in result.error
 
 
 def test_a_blob_that_does_not_have_its_digest_is_refused(tmp_path: Path) -> None:
