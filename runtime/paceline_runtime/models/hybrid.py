@@ -126,7 +126,7 @@ class HybridDecoder:
         self._layers = _layers(config, make_mlp, parameters)
         self._norm = offset_norm(parameters, f"{config.prefix}.norm", config.hidden_size, config.norm_eps)
         parameters.ignored += ["mtp.", "model.mtp.", "model.visual.", "visual."]
-        if config.prefix != "model":
+        if config.prefix != "model" and parameters.device.type != "meta":  # which is built only to see what it would hold
             _LOG.info("%s: the vision tower is not loaded, only text is served", config.family)
 
     def forward(self, batch: ForwardBatch, memory: TargetMemory, sink: FeatureSink | None = None) -> torch.Tensor:
