@@ -27,25 +27,14 @@ def judge(
 
     history int64 [R, L] over all request rows; rows int64 [B], those of the batch; the others as `accept_drafts` takes them.
     """
-    batch, width = logits.shape[:2]
-    num_at_once = max(1, VERIFY_ROWS_AT_ONCE // width) if params.adjusts or params.any_sampled else batch
-    verdicts = []
-    for start in range(0, batch, num_at_once):
-        part = slice(start, min(start + num_at_once, batch))
-        some, drafts = params.part(start, part.stop), proposal.part(start, part.stop)
-        verdicts.append(_judge_few(logits[part], drafts, num_drafts[part], history, rows[part], lengths[part], some))
-    return Verdict.of(verdicts)
-
-
-def _judge_few(
-    logits: torch.Tensor,
-    proposal: Proposal,
-    num_drafts: torch.Tensor,
-    history: torch.Tensor,
-    rows: torch.Tensor,
-    lengths: torch.Tensor,
-    params: RowParams,
-) -> Verdict:
+    num_at_once = max(1, VERIFY_ROWS_AT_ONCE // logits.shape[1])
+    if (params.adjusts or params.any_sampled) and len(rows) > num_at_once:
+        verdicts = []
+        for start in range(0, len(rows), num_at_once):
+            part = slice(start, min(start + num_at_once, len(rows)))
+            some, drafts = params.part(start, part.stop), proposal.part(start, part.stop)
+            verdicts.append(judge(logits[part], drafts, num_drafts[part], history, rows[part], lengths[part], some))
+        return Verdict.of(verdicts)
     if params.adjusts:
         texts = history[rows] if params.presence is not None else history[:0]
         logits.copy_(adjust_logits(logits, params, texts, lengths, proposal.tokens))

@@ -31,8 +31,6 @@ class Verdict:
     @classmethod
     def of(cls, parts: Sequence[Verdict]) -> Verdict:
         """The verdicts on parts of a batch as one."""
-        if len(parts) == 1:
-            return parts[0]
         return cls(torch.cat([part.run for part in parts]), torch.cat([part.num_tokens for part in parts]))
 
 

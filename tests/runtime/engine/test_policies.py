@@ -83,17 +83,22 @@ def test_steps_without_a_verify_say_nothing_of_acceptance():
     assert policies[0].choose(1) == policies[1].choose(1) == 7
 
 
+def _take(budget, num_steps, num_decoding):
+    """What each of some steps may prefill, all of it spent."""
+    taken = []
+    for _ in range(num_steps):
+        taken.append(budget.take(num_decoding=num_decoding, has_prompts=True))
+        budget.spent(taken[-1])
+    return taken
+
+
 def test_a_budget_beside_decoding_is_worth_a_step():
     """A token costs a hundredth of a step: about ninety tokens fit within 1.9 times the step, in whole pages."""
     budget = PrefillBudget(2048)
     assert 2048 == budget.take(num_decoding=0, has_prompts=True)
     budget.measured(1.0, num_decoding=4, num_prefill_tokens=0)
     budget.measured(2.0, num_decoding=4, num_prefill_tokens=100)
-    taken = []
-    for _ in range(100):
-        tokens = budget.take(num_decoding=4, has_prompts=True)
-        budget.spent(tokens)
-        taken.append(tokens)
+    taken = _take(budget, 100, num_decoding=4)
 
     assert all(tokens % 64 == 0 for tokens in taken)
     assert 85 <= sum(taken) / 100 <= 90
@@ -104,11 +109,7 @@ def test_a_slow_prefill_runs_every_few_steps():
     budget = PrefillBudget(2048)
     budget.measured(1.0, num_decoding=4, num_prefill_tokens=0)
     budget.measured(11.0, num_decoding=4, num_prefill_tokens=100)
-    taken = []
-    for _ in range(100):
-        tokens = budget.take(num_decoding=4, has_prompts=True)
-        budget.spent(tokens)
-        taken.append(tokens)
+    taken = _take(budget, 100, num_decoding=4)
 
     assert {0, 64} == set(taken)
     assert 8 <= sum(taken) / 100 <= 9
@@ -119,11 +120,7 @@ def test_a_short_prompt_does_not_hold_up_a_long_one():
     budget = PrefillBudget(2048)
     budget.measured(1.0, num_decoding=1, num_prefill_tokens=0)
     budget.measured(1.1, num_decoding=0, num_prefill_tokens=7)
-    taken = []
-    for _ in range(20):
-        tokens = budget.take(num_decoding=1, has_prompts=True)
-        budget.spent(tokens)
-        taken.append(tokens)
+    taken = _take(budget, 20, num_decoding=1)
 
     assert sum(taken) >= 15 * 64
 
