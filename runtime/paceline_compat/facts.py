@@ -122,6 +122,10 @@ class TargetFacts:
         is_mtp = int(block[1]) >= self.num_layers if block else tensor.startswith(("mtp.", "model.mtp."))
         return "mtp" if is_mtp else "text"
 
+    def is_tied_head(self, tensor: str) -> bool:
+        """Whether a stored head is never read, since the config ties it to the embedding."""
+        return self.tie_word_embeddings and tensor.startswith("lm_head.")
+
     def weight_bytes(self, component: str = "text") -> dict[str, int]:
         """Stored bytes of one component by dtype."""
         return _bytes_by_dtype({n: t for n, t in self.tensors.items() if self.component_of(n) == component})

@@ -29,9 +29,13 @@ def pages_for(num_tokens: int) -> int:
 
 
 def num_state_slots(target: TargetFacts, max_running: int, given: int | None = None) -> int:
-    """Slots of the state pool, slot 0 (the dummy of padded rows) beside those given; 0 for a target without states."""
-    slots = SLOTS_PER_REQUEST * max_running if given is None else given
-    return 1 + slots if target.num_linear_layers else 0
+    """Slots of the target's state pool; 0 for a target without states."""
+    return pool_slots(max_running, given) if target.num_linear_layers else 0
+
+
+def pool_slots(max_running: int, given: int | None) -> int:
+    """Slots of a state pool: slot 0, the dummy of padded rows, beside those given or what each request may hold."""
+    return 1 + (SLOTS_PER_REQUEST * max_running if given is None else given)
 
 
 def target_weight_bytes(target: TargetFacts, dtype_bytes: int, component: str = "text") -> int:
@@ -39,7 +43,7 @@ def target_weight_bytes(target: TargetFacts, dtype_bytes: int, component: str = 
     elements = sum(
         t.num_elements
         for name, t in target.tensors.items()
-        if target.component_of(name) == component and not (target.tie_word_embeddings and name.startswith("lm_head."))
+        if target.component_of(name) == component and not target.is_tied_head(name)
     )
     return elements * dtype_bytes
 
@@ -101,9 +105,9 @@ def journal_row_bytes(target: TargetFacts, dtype_bytes: int) -> int:
     return target.num_linear_layers * (values * STATE_BYTES + sizes.conv_dim * dtype_bytes)
 
 
-def gathered_bytes(target: TargetFacts, context_tokens: int, dtype_bytes: int) -> int:
+def gathered_bytes(context_tokens: int, num_kv_heads: int, head_dim: int, dtype_bytes: int) -> int:
     """One layer's keys and values of a whole context in one piece, as a chunk's attention reads them."""
-    return 2 * context_tokens * target.num_kv_heads * target.head_dim * dtype_bytes
+    return 2 * context_tokens * num_kv_heads * head_dim * dtype_bytes
 
 
 def logits_bytes(num_rows: int, vocab_size: int, dtype_bytes: int) -> int:

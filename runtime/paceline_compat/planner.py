@@ -148,9 +148,7 @@ class _Sizes:
 
     def _longest_pages(self, left: int) -> int:
         """Pages of the longest context that fits, its own share of the fixed parts shrunk with it."""
-        per_token = memory.gathered_bytes(self.target, 1, self.dtype_bytes) + memory.history_bytes(
-            self.options.max_running, 1, -2
-        )
+        per_token = self._gathered_bytes(1) + memory.history_bytes(self.options.max_running, 1, -2)
         spare = left + self.max_model_len * per_token - self.page_bytes
         return spare // (self.page_bytes + memory.PAGE_TOKENS * per_token)
 
@@ -182,12 +180,11 @@ class _Sizes:
     def _temporaries(self) -> tuple[Row, ...]:
         options, chunk = self.options, self.options.max_prefill_tokens
         prefill = memory.prefill_bytes(self.target, self.draft, chunk, self.dtype_bytes)
-        gathered = memory.gathered_bytes(self.target, self.max_model_len, self.dtype_bytes)
         history = memory.history_bytes(options.max_running, self.max_model_len, self.num_steps)
         return (
             Row("logits", self._logits_bytes(self.num_rows), f"{self.num_rows} rows x vocabulary, and to draw from some"),
             Row("prefill temporaries", prefill, f"one chunk of {chunk} tokens"),
-            Row("gathered K/V", gathered, "one layer's of a whole context"),
+            Row("gathered K/V", self._gathered_bytes(self.max_model_len), "one layer's of a whole context"),
             Row("token history", history, f"({options.max_running} requests + 1 dummy) x context x 8 bytes"),
             Row("graph pool", options.graph_pool_bytes, "as given"),
         )
@@ -204,13 +201,15 @@ class _Sizes:
 
     def _request_bytes(self) -> int:
         """What one running request less gives back."""
-        slots = (
-            (self.options.num_state_slots is None) * memory.SLOTS_PER_REQUEST * memory.slot_bytes(self.target, self.dtype_bytes)
-        )
+        num_slots = memory.SLOTS_PER_REQUEST if self.options.num_state_slots is None else 0
+        slots = num_slots * memory.slot_bytes(self.target, self.dtype_bytes)
         ring = memory.ring_bytes(self.draft, self.dtype_bytes) if self.draft else 0
         journal = (1 + self.num_steps) * memory.journal_row_bytes(self.target, self.dtype_bytes)
         logits = self._logits_bytes(self.num_rows) - self._logits_bytes(self.num_rows - 1 - self.num_steps)
         return slots + ring + journal + logits + memory.history_bytes(0, self.max_model_len, self.num_steps)
+
+    def _gathered_bytes(self, context_tokens: int) -> int:
+        return memory.gathered_bytes(context_tokens, self.target.num_kv_heads, self.target.head_dim, self.dtype_bytes)
 
     def _logits_bytes(self, num_rows: int) -> int:
         return memory.logits_bytes(num_rows, self.target.head_rows, self.dtype_bytes)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from .draft_tensors import CODEBOOKS, expected_shapes
 from .facts import FLOAT_DTYPES, SLIDING_ATTENTION, is_power_of_two
 from .pair import Finding, Pair
-from .tensors import name_some
+from .tensors import differences, name_some
 
 REPAIR = "repair the draft's config.json, or choose another draft"
 OTHER = "choose a draft made for this target"
@@ -190,18 +190,11 @@ def codebooks(pair: Pair) -> Finding | None:
 
 def tensors(pair: Pair) -> Finding | None:
     """Names and shapes against the config. Own embeddings, heads or mask rows make another kind of draft."""
-    found, wanted = pair.draft.tensors, expected_shapes(pair.draft)
+    differ = differences(pair.draft.tensors, expected_shapes(pair.draft))
     parts = {
-        "missing: {}": ([name for name in wanted if name not in found and name not in CODEBOOKS], _DOWNLOAD),
-        "no DFlash 2 draft has {}": (sorted(set(found) - set(wanted)), OTHER),
-        "{}": (
-            [
-                f"{name} is {list(found[name].shape)}, and the config says {list(shape)}"
-                for name, shape in wanted.items()
-                if name in found and found[name].shape != shape
-            ],
-            REPAIR,
-        ),
+        "missing: {}": ([name for name in differ.missing if name not in CODEBOOKS], _DOWNLOAD),
+        "no DFlash 2 draft has {}": (sorted(differ.surplus), OTHER),
+        "{}": (differ.misshapen, REPAIR),
     }
     told = [(text.format(name_some(names)), remedy) for text, (names, remedy) in parts.items() if names]
     return Finding("draft.tensors", "; ".join(what for what, _ in told), told[0][1]) if told else None

@@ -17,7 +17,7 @@ from .families import (
 )
 from .pair import Finding, Pair
 from .target_tensors import expected_shapes, is_unread
-from .tensors import name_some
+from .tensors import differences, name_some
 
 _EMBEDDINGS = ("model.embed_tokens.weight", "model.language_model.embed_tokens.weight", "token_embd.weight")
 _HEADS = ("lm_head.weight", "output.weight")
@@ -166,16 +166,10 @@ def _tensor_problems(target: TargetFacts) -> list[str]:
     """Names and shapes against the config, where the layers are what the family's loader builds."""
     if target.family not in SERVED_FAMILIES or len(target.layer_types) != target.num_layers:
         return []
-    found, wanted = target.tensors, expected_shapes(target)
-    missing = [name for name in wanted if name not in found]
-    surplus = [name for name in found if name not in wanted and not is_unread(target, name)]
-    wrong = [
-        f"{name} is {list(found[name].shape)}, and the config says {list(shape)}"
-        for name, shape in wanted.items()
-        if name in found and found[name].shape != shape
-    ]
-    parts = (f"missing: {name_some(missing)}" if missing else "", f"not of the family: {name_some(surplus)}" if surplus else "")
-    return [part for part in (*parts, name_some(wrong)) if part]
+    differ = differences(target.tensors, expected_shapes(target))
+    surplus = [name for name in differ.surplus if not is_unread(target, name)]
+    parts = {"missing: {}": differ.missing, "not of the family: {}": surplus, "{}": differ.misshapen}
+    return [text.format(name_some(names)) for text, names in parts.items() if names]
 
 
 def mtp(pair: Pair) -> Finding | None:

@@ -37,7 +37,7 @@ def expected_shapes(target: TargetFacts) -> Shapes:
 def is_unread(target: TargetFacts, name: str) -> bool:
     """Whether a tensor may be there without a place of its own."""
     is_text = target.component_of(name) == "text"
-    return not is_text or name.endswith(_UNREAD) or (target.tie_word_embeddings and name.startswith("lm_head."))
+    return not is_text or name.endswith(_UNREAD) or target.is_tied_head(name)
 
 
 def _padded_rows(embedding: TensorInfo | None, vocab_size: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -35,6 +36,28 @@ def describe_overlap(tensors: list[TensorInfo]) -> str | None:
         if left.offset + left.num_bytes > right.offset:
             return f"tensors {left.name!r} and {right.name!r} overlap at byte {right.offset}"
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class Differences:
+    """What a header's tensors and those that a config asks for differ in, by name; of shapes, what each one says."""
+
+    missing: list[str]
+    surplus: list[str]
+    misshapen: list[str]
+
+
+def differences(found: Mapping[str, TensorInfo], wanted: Mapping[str, tuple[int, ...]]) -> Differences:
+    """Compare names and shapes."""
+    return Differences(
+        [name for name in wanted if name not in found],
+        [name for name in found if name not in wanted],
+        [
+            f"{name} is {list(found[name].shape)}, and the config says {list(shape)}"
+            for name, shape in wanted.items()
+            if name in found and found[name].shape != shape
+        ],
+    )
 
 
 def name_some(names: list[str]) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from paceline_compat.memory import PAGE_TOKENS, SLOTS_PER_REQUEST, history_bytes, logits_bytes, pages_for
+from paceline_compat.memory import PAGE_TOKENS, gathered_bytes, history_bytes, logits_bytes, pages_for, pool_slots
 from paceline_runtime.config import EngineConfig
 from paceline_runtime.engine.host_memory import host_free_bytes
 from paceline_runtime.models.base import TargetMemory, TargetModel
@@ -95,10 +95,7 @@ def _fixed_parts(
 
 
 def _num_state_slots(config: EngineConfig, target: TargetModel) -> int:
-    """The dummy, and per running request a live state and its snapshots."""
-    if not target.shape.state_bytes_per_slot:
-        return 0
-    return config.num_state_slots + 1 if config.num_state_slots is not None else 1 + config.max_running_req * SLOTS_PER_REQUEST
+    return pool_slots(config.max_running_req, config.num_state_slots) if target.shape.state_bytes_per_slot else 0
 
 
 def bytes_per_page(target: TargetModel, proposer: Proposer | None) -> int:
@@ -114,8 +111,8 @@ def _temporary_bytes(config: EngineConfig, target: TargetModel, proposer: Propos
     shape, kept = target.shape, proposer.kept_row_bytes if proposer else 0
     rows = config.max_running_req * (1 + (proposer.num_steps if proposer else 0))
     activation_bytes = config.max_prefill_tokens * (shape.layer_values * target.dtype.itemsize + kept)
-    gathered_bytes = 2 * max_model_len * shape.num_kv_heads * shape.head_dim * target.dtype.itemsize
-    return logits_bytes(rows, shape.vocab_size, target.dtype.itemsize) + activation_bytes + gathered_bytes
+    gathered = gathered_bytes(max_model_len, shape.num_kv_heads, shape.head_dim, target.dtype.itemsize)
+    return logits_bytes(rows, shape.vocab_size, target.dtype.itemsize) + activation_bytes + gathered
 
 
 def budget_bytes(
