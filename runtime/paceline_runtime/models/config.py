@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from paceline_compat.families import NEUTRAL_FIELDS
+from paceline_compat.families import FAMILY_NEUTRAL_FIELDS, NEUTRAL_FIELDS
 
 T = TypeVar("T")
 
 NORM_EPS = 1e-6
 """What transformers takes where a config states none, for every family here."""
-
-MATTERS: dict[str, tuple[Any, ...]] = {**NEUTRAL_FIELDS, "quantization_config": (), "num_experts": (0,)}
-"""Fields that change what a decoder computes, with the values under which they do not (None and absence never do)."""
 
 
 class ConfigError(ValueError):
@@ -66,8 +63,9 @@ class ConfigReader:
             return ()
         return tuple(ids)
 
-    def refuse_unless_neutral(self, matters: Mapping[str, tuple[Any, ...]] = MATTERS) -> None:
-        """Refuse fields that would change the computation and are not implemented."""
+    def refuse_unless_neutral(self) -> None:
+        """Refuse fields that would change the computation and are not implemented: the rules' own, and packed weights."""
+        matters = NEUTRAL_FIELDS | FAMILY_NEUTRAL_FIELDS[self.family] | {"quantization_config": ()}
         for name, neutral in matters.items():
             value = self.config.get(name)
             if value is not None and value not in neutral:

@@ -12,16 +12,11 @@ from typing import Any
 
 from paceline_runtime.cache.gated_delta_states import DeltaShape
 from paceline_runtime.layers.rotary import Rope, read_rope
-from paceline_runtime.models.config import MATTERS, NORM_EPS, ConfigReader
+from paceline_runtime.models.config import NORM_EPS, ConfigReader
 
 LINEAR, FULL = "linear_attention", "full_attention"
 _FULL_INTERVAL = 4
 _ROTARY_FRACTION = 0.25
-_MATTERS = {
-    **{name: neutral for name, neutral in MATTERS.items() if name != "num_experts"},
-    "attn_output_gate": (True,),
-    "output_gate_type": ("silu", "swish"),
-}
 
 
 @dataclass(frozen=True)
@@ -68,7 +63,7 @@ def hybrid_reader(family: str, config: Mapping[str, Any]) -> ConfigReader:
 
 def read_hybrid_config(reader: ConfigReader) -> HybridConfig:
     """Read the fields that both families share; problems stay in the reader until its `finish`."""
-    reader.refuse_unless_neutral(_MATTERS)
+    reader.refuse_unless_neutral()
     num_heads, num_kv_heads = reader.size("num_attention_heads"), reader.size("num_key_value_heads")
     _check_multiple(reader, "num_attention_heads", num_heads, "num_key_value_heads", num_kv_heads)
     head_dim, vocab_size = reader.size("head_dim", 256), reader.size("vocab_size")

@@ -30,7 +30,6 @@ def build(config: Mapping[str, Any], parameters: Parameters) -> HybridDecoder:
 
 
 def _read_sizes(reader: ConfigReader) -> MoeFacts:
-    reader.refuse_unless_neutral({"norm_topk_prob": (True,), "mlp_only_layers": ([],), "decoder_sparse_step": (1,)})
     sizes = MoeFacts(
         num_experts=reader.size("num_experts"),
         num_experts_per_token=reader.size("num_experts_per_tok"),
