@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from paceline_runtime.models.config import ConfigError
 from paceline_runtime.models.registry import family_builder
 
 __all__ = ["load_target", "open_checkpoint"]
+
+_LOG = logging.getLogger(__name__)
 
 
 def load_target(
@@ -32,6 +35,8 @@ def load_target(
     or tensor that is wrong, and what would do.
     """
     checkpoint = open_checkpoint(Path(path), config_only=dummy)
+    if checkpoint.config.get("text_config"):
+        _LOG.info("%s: the vision tower is not loaded, only text is served", checkpoint.name)
     if dummy:
         model, parameters = _build(checkpoint, dtype, torch.device(device))
         fill_dummy(parameters)

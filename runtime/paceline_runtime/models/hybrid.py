@@ -6,7 +6,6 @@ built of the same parts.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -28,8 +27,6 @@ from paceline_runtime.layers.weights import DENSE, Weight
 from paceline_runtime.models.base import ModelShape, TargetMemory
 from paceline_runtime.models.hybrid_config import FULL, HybridConfig
 from paceline_runtime.speculative.base import FeatureSink
-
-_LOG = logging.getLogger(__name__)
 
 Mlp = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """Rows [N, H] and which of them are active bool [N], to rows [N, H]."""
@@ -126,8 +123,6 @@ class HybridDecoder:
         self._layers = _layers(config, make_mlp, parameters)
         self._norm = offset_norm(parameters, f"{config.prefix}.norm", config.hidden_size, config.norm_eps)
         parameters.ignored += ["mtp.", "model.mtp.", "model.visual.", "visual."]
-        if config.prefix != "model" and parameters.device.type != "meta":  # which is built only to see what it would hold
-            _LOG.info("%s: the vision tower is not loaded, only text is served", config.family)
 
     def forward(self, batch: ForwardBatch, memory: TargetMemory, sink: FeatureSink | None = None) -> torch.Tensor:
         """Run all layers over the batch's rows: [N, H], the final norm applied. Writes K/V, states and journals."""
