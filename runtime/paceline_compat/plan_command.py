@@ -21,7 +21,7 @@ from .pair_arguments import (
     inspect_arguments,
     print_answer,
 )
-from .planner import PlanOptions, plan
+from .planner import FEW_STATE_SLOTS, PlanOptions, no_state_slots, plan
 
 _GRAPH_POOL = "512MiB"
 _MEMORY_RATIO = 0.9
@@ -52,9 +52,7 @@ def run(args: argparse.Namespace) -> int:
         problems.append("--memory-ratio is a share of a named device's memory: drop it, or name a device in --memory")
     slots = args.num_state_slots
     if slots is not None and slots < 2 * args.max_running_requests:
-        problems.append(
-            "--num-state-slots must be at least twice --max-running-requests: a live state and the next snapshot each"
-        )
+        problems.append(FEW_STATE_SLOTS)
     if problems:
         return _refuse(problems)
     inspection = inspect_arguments(args)
@@ -62,9 +60,7 @@ def run(args: argparse.Namespace) -> int:
         print_answer(inspection.verdict, args.json)
         return exit_code(inspection.verdict)
     if slots is not None and not inspection.target.num_linear_layers:
-        return _refuse(
-            [f"--num-state-slots has no meaning for a {inspection.target.family}: it keeps no recurrent states; drop it"]
-        )
+        return _refuse([no_state_slots(inspection.target.family)])
     made = plan(budget, inspection.target, inspection.draft, _plan_options(args, graph_pool))
     print_answer(made, args.json)
     return FITS if made.fits else DOES_NOT_FIT

@@ -13,6 +13,13 @@ from . import memory
 from .facts import DraftFacts, TargetFacts
 from .pair import default_num_steps
 
+FEW_STATE_SLOTS = "--num-state-slots must be at least twice --max-running-requests: a live state and the next snapshot each"
+
+
+def no_state_slots(family: str | None) -> str:
+    """What to tell who gives slots to a family without recurrent states."""
+    return f"--num-state-slots has no meaning for a {family}: it keeps no recurrent states; drop it"
+
 
 @dataclass(frozen=True, slots=True)
 class PlanOptions:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from paceline_compat.memory import PAGE_TOKENS
+from paceline_compat.planner import FEW_STATE_SLOTS
 
 CacheType = Literal["prefix", "naive"]
 SpeculativeAlgorithm = Literal["off", "ngram", "mtp", "dflash"]
@@ -73,7 +74,7 @@ class EngineConfig:
             at_least(1, "num_pages", "--num-pages"),
             (
                 self.num_state_slots is None or self.num_state_slots >= 2 * self.max_running_req,
-                "--num-state-slots must be at least twice --max-running-requests: a live state and the next snapshot each",
+                FEW_STATE_SLOTS,
             ),
             at_least(1, "memory_bytes", "--memory-bytes"),
             at_least(1, "speculative_num_steps", "--speculative-num-steps"),

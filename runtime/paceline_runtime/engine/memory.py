@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from paceline_compat.memory import PAGE_TOKENS, gathered_bytes, history_bytes, logits_bytes, pages_for, pool_slots
+from paceline_compat.planner import no_state_slots
 from paceline_runtime.config import EngineConfig
 from paceline_runtime.engine.host_memory import host_free_bytes
 from paceline_runtime.models.base import TargetMemory, TargetModel
@@ -50,7 +51,7 @@ def plan_memory(
     even one full context fits, with what is short and what to change. `freed` are caches that will be gone by then.
     """
     if config.num_state_slots is not None and not target.shape.state_bytes_per_slot:
-        raise ValueError(f"--num-state-slots has no meaning for a {target.shape.family}: it keeps no recurrent states; drop it")
+        raise ValueError(no_state_slots(target.shape.family))
     page_bytes = bytes_per_page(target, proposer)
     longest = config.max_model_len or target.shape.max_positions
     fixed = _fixed_parts(config, target, proposer, longest)

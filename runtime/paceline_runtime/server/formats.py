@@ -17,9 +17,7 @@ Json = dict[str, Any]
 
 
 class Format(Protocol):
-    """How one endpoint writes what was generated. `prompt_field` is what it calls the prompt."""
-
-    prompt_field: str
+    """How one endpoint writes what was generated."""
 
     def opening(self, job: Job, answer: int) -> Json | None:
         """The chunk before an answer's first piece, if the endpoint has one."""
@@ -36,8 +34,6 @@ class Format(Protocol):
 
 class ChatFormat:
     """`chat.completion` and `chat.completion.chunk`."""
-
-    prompt_field = "messages"
 
     def __init__(self, tokenizer: Decoder) -> None:
         self._tokenizer = tokenizer
@@ -97,8 +93,6 @@ class ChatFormat:
 
 class CompletionFormat:
     """`text_completion`, whole and in chunks alike."""
-
-    prompt_field = "prompt"
 
     def __init__(self, tokenizer: Decoder) -> None:
         self._tokenizer = tokenizer

@@ -84,7 +84,7 @@ class Generation:
                 self._measure(index, len(event.token_ids))
                 return list(self._answers[index].feed(event))
             case messages.Refused():
-                param = self._format.prompt_field if event.param == "prompt" else event.param
+                param = self.job.prompt_field if event.param == "prompt" else event.param
                 raise RequestError([Problem(param, event.message, event.code)])
             case messages.Failed():
                 raise UnavailableError(event.message)

@@ -26,7 +26,8 @@ RESERVED_VARIABLES = {"self", "messages", "tools", "add_generation_prompt"}
 class Job:
     """One HTTP request, ready to run. Answer `i` belongs to prompt `i // n` and is its choice `i % n`.
 
-    The last `num_generation_prompt` tokens of a chat's prompt only open the assistant's turn.
+    The last `num_generation_prompt` tokens of a chat's prompt only open the assistant's turn. `prompt_field` is what the
+    endpoint calls the prompt.
     """
 
     job_id: str
@@ -38,6 +39,7 @@ class Job:
     include_usage: bool = False
     cache_salt: str = ""
     num_generation_prompt: int = 0
+    prompt_field: str = "prompt"
     created_s: int = field(default_factory=lambda: int(time.time()))
 
     @property
@@ -114,6 +116,7 @@ def _checked(
         include_usage=body.stream_options is not None and body.stream_options.include_usage,
         cache_salt=body.cache_salt,
         num_generation_prompt=num_generation_prompt,
+        prompt_field=prompt_field,
     )
 
 
