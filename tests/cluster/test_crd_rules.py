@@ -94,7 +94,7 @@ BAD = {
     "cache of a claim": ({**CLAIM, "cache": {"size": "1Gi"}}, "every source is a claim already"),
     "size": ({**HUB, "cache": {"size": "big"}}, "spec.cache.size"),
     "no rollout": ({**CLAIM, "rollout": {"maxSurge": 0, "maxUnavailable": 0}}, "no pod could ever be replaced"),
-    # The runtime's parser completes what is unambiguous.
+    # Argument parsers complete what is unambiguous unless they are told not to.
     "owned argument, shortened": ({**CLAIM, "runtime": {"args": ["--mod", "x"]}}, "runtime.args may not set what the operator"),
     "owned argument": ({**CLAIM, "runtime": {"args": ["--port=1"]}}, "runtime.args may not set what the operator sets"),
     "owned variable": (
