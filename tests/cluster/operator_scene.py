@@ -77,18 +77,23 @@ class Scene:
         found = self.model(name).get("status", {}).get("conditions", [])
         return {one["type"]: (one["status"], one["reason"], one["message"]) for one in found}
 
-    def until(self, name: str, type_: str, status: str = "True", reason: str | None = None, timeout_s: float = 60) -> str:
-        """Wait for a condition of the newest generation; returns its message."""
+    def until(
+        self, name: str, type_: str, status: str = "True", reason: str | None = None, timeout_s: float = 60, words: str = ""
+    ) -> str:
+        """Wait for a condition of the newest generation whose message holds `words`; returns the message.
+
+        A reason alone may come with more than one message, one after another: say the words that are waited for.
+        """
 
         def message() -> tuple[str] | None:
             resource = self.model(name)
             if resource.get("status", {}).get("observedGeneration") != resource.get("metadata", {}).get("generation"):
                 return None
             found = self.conditions(name).get(type_)
-            is_there = found and found[0] == status and reason in (None, found[1])
+            is_there = found and found[0] == status and reason in (None, found[1]) and words in found[2]
             return (found[2],) if found and is_there else None
 
-        return self.cluster.wait_for(message, f"{name}: {type_} is {status} {reason or ''}", timeout_s)[0]
+        return self.cluster.wait_for(message, f"{name}: {type_} is {status} {reason or ''} {words}", timeout_s)[0]
 
     def until_settled(self, name: str, timeout_s: float = 60) -> None:
         """Wait until every pod runs what the resource asks for, and it answers."""

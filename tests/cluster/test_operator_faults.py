@@ -122,8 +122,7 @@ def test_a_failing_inspection_is_told_and_mended(scene: Scene):
     """The claim is empty at first: the pod's words are in the status, and once it is filled the model is served."""
     scene.fill_claim("late", "other")
     scene.apply("late", target={"uri": "pvc://late/smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"})
-    message = scene.until("late", "Compatible", "Unknown", "InspectionRetrying")
-    assert "no such folder" in message
+    scene.until("late", "Compatible", "Unknown", "InspectionRetrying", words="no such folder")
     scene.fill_claim("late")
     scene.until_settled("late", 90)
     scene.kubectl("delete", "specm", "late", "--wait=false")
@@ -132,8 +131,7 @@ def test_a_failing_inspection_is_told_and_mended(scene: Scene):
 def test_a_job_that_never_schedules_is_told_and_replaced_when_that_changes(scene: Scene):
     """No node has the label; without it in the spec the Job is made anew and everything follows."""
     scene.apply("lost", scheduling={"nodeSelector": {"no": "node"}})
-    message = scene.until("lost", "Compatible", "Unknown", "InspectionUnschedulable")
-    assert "node" in message
+    scene.until("lost", "Compatible", "Unknown", "InspectionUnschedulable", words="node")
     scene.apply("lost", scheduling={})
     scene.until_settled("lost")
     scene.kubectl("delete", "specm", "lost", "--wait=false")
@@ -145,11 +143,9 @@ def test_a_job_whose_pods_a_quota_refuses_is_told(scene: Scene):
     scene.cluster.apply(json.dumps(quota), "-n", scene.namespace)
     scene.cluster.wait_for(lambda: scene.get("quota", "full").get("status", {}).get("hard"), "the quota holds")
     scene.apply("refused", target={"uri": "pvc://models/refused"})
-    message = scene.until("refused", "Compatible", "Unknown", "Inspecting")
+    scene.until("refused", "Compatible", "Unknown", "Inspecting", words="kubectl describe job refused-inspect-")
     scene.kubectl("delete", "specm", "refused", "--wait=false")
     scene.kubectl("delete", "quota", "full")
-
-    assert "kubectl describe job refused-inspect-" in message
 
 
 def test_a_jobs_pod_that_is_evicted_is_replaced(scene: Scene):
