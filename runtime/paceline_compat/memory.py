@@ -68,6 +68,11 @@ def mtp_kv_bytes_per_token(target: TargetFacts, dtype_bytes: int) -> int:
     return 2 * target.num_mtp_layers * target.num_kv_heads * target.head_dim * dtype_bytes
 
 
+def mtp_request_bytes(target: TargetFacts, num_steps: int, dtype_bytes: int) -> int:
+    """One running request's hidden rows of its last verify, from which MTP goes on, and the position of the first."""
+    return (1 + num_steps) * target.hidden_size * dtype_bytes + 8
+
+
 def context_row_bytes(draft: DraftFacts, dtype_bytes: int) -> int:
     """One token's row in the pages' further plane, from which rings are rebuilt."""
     return draft.hidden_size * dtype_bytes

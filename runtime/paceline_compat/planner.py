@@ -170,10 +170,9 @@ class _Sizes:
         return tuple(rows)
 
     def _draft_state(self) -> tuple[Row, ...]:
-        if self.draft is None:
-            return ()
-        one, running = memory.ring_bytes(self.draft, self.dtype_bytes), self.options.max_running
-        return (Row("draft rings", (running + 1) * one, f"({running} requests + 1 dummy) x {_mib(one)} MiB"),)
+        name = "MTP hidden rows" if self.options.algorithm == "mtp" else "draft rings"
+        one, running = self._draft_request_bytes(), self.options.max_running
+        return (Row(name, (running + 1) * one, f"({running} requests + 1 dummy) x {one} bytes"),)
 
     def _recurrent_state(self) -> tuple[Row, ...]:
         slots = self.num_state_slots
@@ -210,10 +209,15 @@ class _Sizes:
         """What one running request less gives back."""
         num_slots = memory.SLOTS_PER_REQUEST if self.options.num_state_slots is None else 0
         slots = num_slots * memory.slot_bytes(self.target, self.dtype_bytes)
-        ring = memory.ring_bytes(self.draft, self.dtype_bytes) if self.draft else 0
         journal = (1 + self.num_steps) * memory.journal_row_bytes(self.target, self.dtype_bytes)
         logits = self._logits_bytes(self.num_rows) - self._logits_bytes(self.num_rows - 1 - self.num_steps)
-        return slots + ring + journal + logits + memory.history_bytes(0, self.max_model_len, self.num_steps)
+        return slots + self._draft_request_bytes() + journal + logits + memory.history_bytes(0, self.max_model_len, self.num_steps)
+
+    def _draft_request_bytes(self) -> int:
+        """What the proposer keeps for each running request."""
+        if self.options.algorithm == "mtp":
+            return memory.mtp_request_bytes(self.target, self.num_steps, self.dtype_bytes)
+        return memory.ring_bytes(self.draft, self.dtype_bytes) if self.draft else 0
 
     def _gathered_bytes(self, context_tokens: int) -> int:
         return memory.gathered_bytes(context_tokens, self.target.num_kv_heads, self.target.head_dim, self.dtype_bytes)

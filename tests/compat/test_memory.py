@@ -129,16 +129,17 @@ def test_algorithms_pay_for_their_own_parts_only():
         for algorithm in ("off", "ngram", "mtp", "dflash")
     }
     assert names["off"] == names["ngram"]
-    assert names["mtp"] - names["off"] == {"MTP head"}
+    assert names["mtp"] - names["off"] == {"MTP head", "MTP hidden rows"}
     assert names["dflash"] - names["off"] == {"draft weights", "draft codebooks", "draft rings"}
     mtp = plan(budget, target, None, PlanOptions("mtp"))
     assert mtp.page_bytes == 64 * (65536 + 4096) + 5120 * 2
+    assert next(row.num_bytes for row in mtp.rows if row.name == "MTP hidden rows") == (4 + 1) * ((1 + 3) * 5120 * 2 + 8)
 
 
 @settings(max_examples=100, deadline=None)
 @given(
     budget=st.integers(0, 1 << 26),
-    algorithm=st.sampled_from(["off", "ngram", "dflash"]),
+    algorithm=st.sampled_from(["off", "ngram", "mtp", "dflash"]),
     max_running=st.integers(1, 64),
     max_model_len=st.none() | st.integers(1, 512),
     num_pages=st.none() | st.integers(1, 200),

@@ -20,6 +20,7 @@ def test_states_journals_pages_and_weights(name, tmp_path):
     proposer = load_mtp(path, target, 3)
     assert memory.target_weight_bytes(facts, 4) == target.memory_bytes()
     assert memory.target_weight_bytes(facts, 4, "mtp") == proposer.memory_bytes(0)
+    assert 3 * memory.mtp_request_bytes(facts, 3, 4) == proposer.memory_bytes(3) - proposer.memory_bytes(0)
 
     engine = make_engine(target, proposer, max_running_req=2)
     states, pages = engine.executor.memory.states, engine.executor.memory.pages
