@@ -15,11 +15,15 @@ from paceline_runtime.text.stream import TextStream
 
 @dataclass(frozen=True)
 class Piece:
-    """What one token added. `text` is often empty: half a character, or what may yet become a stop string."""
+    """What one token added. `text` is often empty: half a character, or what may yet become a stop string.
+
+    `offset` is where the token's own text begins in the answer, in characters.
+    """
 
     text: str
     logprobs: TokenLogprobs | None = None
     finish_reason: FinishReason | None = None
+    offset: int = 0
 
 
 class Answer:
@@ -43,8 +47,9 @@ class Answer:
             ended = tokens.finish_reason if position == last else None
             # A stop token has no place in the text; one that completed a stop string was text before.
             is_text = ended != "stop" or tokens.stop_text is not None
+            offset = self._stream.num_chars
             text = self._stream.push(token_id) if is_text else ""
-            yield Piece(text + (self._stream.flush() if ended else ""), logprobs, ended)
+            yield Piece(text + (self._stream.flush() if ended else ""), logprobs, ended, offset)
         if tokens.finish_reason and not tokens.token_ids:
             yield Piece(self._stream.flush(), None, tokens.finish_reason)
 

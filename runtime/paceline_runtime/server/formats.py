@@ -122,14 +122,16 @@ class CompletionFormat:
         }
 
     def _logprobs(self, pieces: Sequence[Piece]) -> Json | None:
-        entries = [piece.logprobs for piece in pieces if piece.logprobs is not None]
-        if not entries:
+        told = [(piece.logprobs, piece.offset) for piece in pieces if piece.logprobs is not None]
+        if not told:
             return None
+        entries = [entry for entry, _ in told]
         decode = self._tokenizer.decode
         return {
             "tokens": [decode([entry.token_id]) for entry in entries],
             "token_logprobs": [entry.logprob for entry in entries],
             "top_logprobs": [self._alternatives(entry) for entry in entries],
+            "text_offset": [offset for _, offset in told],
         }
 
     def _alternatives(self, entry: TokenLogprobs) -> dict[str, float]:

@@ -18,6 +18,8 @@ class TextStream:
     def __init__(self, decode: Decode, prompt_ids: Sequence[int], stops: Sequence[str]) -> None:
         self._detokenizer = Detokenizer(decode, prompt_ids)
         self._scanner = StopScanner(stops)
+        self.num_chars = 0
+        """Characters of the tokens so far, shown or held back; pieces of a character count once it is whole."""
 
     @property
     def stop(self) -> str | None:
@@ -26,7 +28,9 @@ class TextStream:
 
     def push(self, token_id: int) -> str:
         """What `token_id` lets be shown: often "", at times more than its own text."""
-        return self._scanner.push(self._detokenizer.push(token_id))
+        text = self._detokenizer.push(token_id)
+        self.num_chars += len(text)
+        return self._scanner.push(text)
 
     def flush(self) -> str:
         """All that was held back, now that nothing more comes."""

@@ -112,6 +112,18 @@ def test_completion_logprobs_are_parallel_lists(client: openai.OpenAI) -> None:
     assert logprobs.tokens == ["G", "r"]
     assert logprobs.token_logprobs == [-0.5, -0.5]
     assert logprobs.top_logprobs == [{"G": -0.5}, {"r": -0.5}]
+    assert logprobs.text_offset == [0, 1]
+
+
+def test_text_offsets_are_where_tokens_begin_in_the_answer(client: openai.OpenAI) -> None:
+    """Streamed or not, with text held back for a stop string; both bytes of a character begin where it does."""
+    asked = {"model": MODEL, "prompt": "x", "max_tokens": 6, "logprobs": 0, "stop": ["rüz"]}
+    whole = client.completions.create(**asked).choices[0]
+    chunks = [chunk.choices[0] for chunk in client.completions.create(**asked, stream=True)]
+
+    assert whole.text == "Grüße"[:4]
+    assert whole.logprobs.text_offset == [0, 1, 2, 2, 3, 3]
+    assert [offset for choice in chunks if choice.logprobs for offset in choice.logprobs.text_offset] == [0, 1, 2, 2, 3, 3]
 
 
 def test_models_are_listed_and_found(client: openai.OpenAI) -> None:
