@@ -9,11 +9,12 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
-from paceline_compat import DraftFacts, Inspection, MetadataError, Options, TargetFacts, inspect_pair, resolved_revision
+from paceline_compat import DraftFacts, Inspection, Location, MetadataError, Options, TargetFacts, inspect_pair, pinned_location
 from paceline_operator.errors import Problem
 from paceline_operator.inspection import UNKNOWN
 from paceline_operator.judgement import Judgement, judge
@@ -32,16 +33,20 @@ def main(argv: Sequence[str] | None = None, termination_log: Path = Path(TERMINA
         message = verdict_message(_not_readable_in_place(), {})
         return _leave(termination_log, message, 0)
     table = Options(options.algorithm, options.num_steps, tensor_parallel=max(1, options.num_gpus))
-    found = inspect_pair(options.target, options.draft, table)
+    target, target_revision = pinned(options.target)
+    draft, draft_revision = pinned(options.draft) if options.draft else (None, "")
+    found = inspect_pair(target, draft, table)
     judgement = judge(found.verdict)
     if judgement.outcome == UNKNOWN:
         return _leave(termination_log, judgement.message, 1)
-    return _leave(termination_log, verdict_message(judgement, facts(found, options.target, options.draft)), 0)
+    revisions = {"targetRevision": target_revision, "draftRevision": draft_revision}
+    model = facts(found, options.target, options.draft, revisions)
+    return _leave(termination_log, verdict_message(judgement, model), 0)
 
 
-def facts(found: Inspection, target: str, draft: str | None) -> dict[str, Any]:
+def facts(found: Inspection, target: str, draft: str | None, revisions: Mapping[str, str]) -> dict[str, Any]:
     """`status.model`: what was read, as far as it could be."""
-    known: dict[str, Any] = {"targetRevision": revision(target), "draftRevision": revision(draft or "")}
+    known: dict[str, Any] = {**revisions}
     known["fetchedBytes"] = sum(
         fetched_bytes(place, one) for place, one in ((target, found.target), (draft or "", found.draft))
     )
@@ -57,15 +62,19 @@ def fetched_bytes(location: str, found: TargetFacts | DraftFacts | None) -> int:
     return sum(tensor.num_bytes for tensor in found.tensors.values()) if found and "://" in location else 0
 
 
-def revision(location: str) -> str:
-    """The commit that a hub location stands for; the revision it names where the hub does not tell; empty for other places."""
+def pinned(location: str) -> tuple[Location | str, str]:
+    """What to read, and its revision for `status.model`: a hub's commit, or the named one where the hub does not tell.
+
+    Empty for other places. What cannot be opened stays a string: reading it tells what is wrong with it.
+    """
     if not location.startswith("hf://"):
-        return ""
-    named = location.split("/")[3].partition("@")[2] or "main"
+        return location, ""
+    named = unquote(location.split("/")[3].partition("@")[2]) or "main"
     try:
-        return resolved_revision(location) or named
+        place, commit = pinned_location(location)
     except MetadataError:
-        return named
+        return location, named
+    return place, commit or named
 
 
 def verdict_message(judgement: Judgement, model: dict[str, Any]) -> str:

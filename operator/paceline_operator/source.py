@@ -49,11 +49,11 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def location(self) -> str:
-        """The URI with its revision in it: `hf://org/name@revision/file.gguf`, as readers and fetchers take it."""
+        """The URI with its revision in it, slashes as %2F: `hf://org/name@revision/file.gguf`, for readers and fetchers."""
         if not self.revision:
             return self.uri
         repository = "/".join(self.uri.split("/")[:4])
-        return f"{repository}@{self.revision}{self.uri.removeprefix(repository)}"
+        return f"{repository}@{self.revision.replace('/', '%2F')}{self.uri.removeprefix(repository)}"
 
     @property
     def digest(self) -> str:

@@ -5,7 +5,7 @@ from .checkpoint import draft_facts, read_draft, read_target, target_facts
 from .errors import MetadataError, MissingFileError, SourceError
 from .facts import DraftFacts, GdnFacts, MoeFacts, RopeFacts, TargetFacts
 from .inspection import Inspection, check_locations, inspect_pair
-from .location import Location, open_location, resolved_revision
+from .location import Location, open_location, pinned_location
 from .pair import Options
 from .planner import Plan, PlanOptions, plan
 from .rules import RULES, Rule, check
@@ -35,9 +35,9 @@ __all__ = [
     "draft_facts",
     "inspect_pair",
     "open_location",
+    "pinned_location",
     "plan",
     "read_draft",
     "read_target",
-    "resolved_revision",
     "target_facts",
 ]

@@ -1,4 +1,5 @@
-"""Where a checkpoint lives: a path, a ``.gguf`` file, ``https://...`` or ``hf://org/name[@revision][/file.gguf]``.
+"""Where a checkpoint lives: a path, a ``.gguf`` file, ``https://...`` or ``hf://org/name[@revision][/file.gguf]``
+(a slash in the revision is written %2F).
 
 Used by the CLI, the webhook and the inspect Job; returns the folder, and the file inside it for GGUF. The HTTP
 client is imported when a remote location is named: it is a fifth of this package's import time.
@@ -19,7 +20,8 @@ from .source import Folder, LocalFolder
 
 ENDPOINT_VARIABLE = "HF_ENDPOINT"
 TOKEN_VARIABLE = "HF_TOKEN"
-_HUB = re.compile(r"hf://(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w.-]+))?(?:/(?P<file>[\w./-]+\.gguf))?")
+_HUB = re.compile(r"hf://(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<revision>(?:[\w.-]|%2F)+))?(?:/(?P<file>[\w./-]+\.gguf))?", re.ASCII)
+_COMMIT = re.compile(r"[0-9A-Za-z]{1,128}")
 
 
 @dataclass(frozen=True)
@@ -42,15 +44,17 @@ def open_location(
     token: str | None = None,
     budget: Budget | None = None,
     environment: Mapping[str, str] = os.environ,
+    commit: str | None = None,
 ) -> Location:
     """Parse a location. Nothing is read yet, except that a local path must exist.
 
     ``endpoint`` is the hub's base address and defaults to ``HF_ENDPOINT``; ``token`` defaults to ``HF_TOKEN`` and goes
-    to the hub only, never to a plain ``https://`` location.
+    to the hub only, never to a plain ``https://`` location. ``commit`` is read in place of the hub location's revision;
+    the location keeps its name.
     """
     if text.startswith("hf://"):
         endpoint = endpoint or environment.get(ENDPOINT_VARIABLE)
-        return _hub(text, endpoint, token or environment.get(TOKEN_VARIABLE), budget or Budget())
+        return _hub(text, commit, endpoint, token or environment.get(TOKEN_VARIABLE), budget or Budget())
     if text.startswith(("https://", "http://")):
         return _web(text, budget or Budget())
     if not text:
@@ -63,16 +67,20 @@ def open_location(
     return Location(LocalFolder(path))
 
 
-def resolved_revision(text: str) -> str | None:
-    """The commit that a hub location stands for now, by one small request; None elsewhere, or when the hub does not say."""
-    if not text.startswith("hf://"):
-        return None
+def pinned_location(text: str) -> tuple[Location, str | None]:
+    """A hub location at the commit that it stands for now, and that commit: nothing read later is of another one.
+
+    Takes one small request. Elsewhere, or where the hub does not say, the location as ``open_location`` gives it and None.
+    """
     location = open_location(text)
-    source = location.folder.open("config.json")
-    return getattr(source, "commit", None)
+    if not text.startswith("hf://"):
+        return location, None
+    source = location.folder.open(location.gguf_file or "config.json")
+    commit = getattr(source, "commit", None) or ""
+    return (open_location(text, commit=commit), commit) if _COMMIT.fullmatch(commit) else (location, None)
 
 
-def _hub(text: str, endpoint: str | None, token: str | None, budget: Budget) -> Location:
+def _hub(text: str, commit: str | None, endpoint: str | None, token: str | None, budget: Budget) -> Location:
     from .http_source import HttpFolder
 
     match = _HUB.fullmatch(text)
@@ -82,7 +90,7 @@ def _hub(text: str, endpoint: str | None, token: str | None, budget: Budget) -> 
         raise SourceError(text, "has no hub to be read from", f"set {ENDPOINT_VARIABLE} to the hub's address, https://...")
     if urllib.parse.urlsplit(endpoint).scheme not in ("http", "https"):
         raise MetadataError(ENDPOINT_VARIABLE, f"{endpoint!r} is not an http(s) address")
-    revision = urllib.parse.quote(match["revision"] or "main", safe="")
+    revision = commit or match["revision"] or "main"  # its slashes are written %2F, as in the address
     below, _, file = (match["file"] or "").rpartition("/")
     base_url = "/".join(filter(None, (endpoint.rstrip("/"), match["repo"], "resolve", revision, below)))
     name = text.removesuffix(f"/{file}") if file else text

@@ -211,7 +211,9 @@ class _Sizes:
         slots = num_slots * memory.slot_bytes(self.target, self.dtype_bytes)
         journal = (1 + self.num_steps) * memory.journal_row_bytes(self.target, self.dtype_bytes)
         logits = self._logits_bytes(self.num_rows) - self._logits_bytes(self.num_rows - 1 - self.num_steps)
-        return slots + self._draft_request_bytes() + journal + logits + memory.history_bytes(0, self.max_model_len, self.num_steps)
+        return (
+            slots + self._draft_request_bytes() + journal + logits + memory.history_bytes(0, self.max_model_len, self.num_steps)
+        )
 
     def _draft_request_bytes(self) -> int:
         """What the proposer keeps for each running request."""

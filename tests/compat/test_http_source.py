@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 from headers_builder import GgufFile, safetensors_bytes
 
-from paceline_compat import MetadataError, MissingFileError, SourceError, open_location, read_target, resolved_revision
+from paceline_compat import MetadataError, MissingFileError, SourceError, open_location, pinned_location, read_target
 from paceline_compat.budget import Budget
 from paceline_compat.safetensors_header import read_folder
 from paceline_compat.source import find
@@ -112,15 +112,35 @@ def test_a_hub_location_resolves_to_repository_revision_and_file(hubs):
     assert {seen[2] for seen in hub.seen} == {"Bearer secret"}
 
 
-def test_a_hub_says_which_commit_a_revision_is(hubs, monkeypatch):
-    """From the header of one small answer; None where nobody says."""
+def test_a_hub_location_is_read_at_the_commit_that_it_stands_for(hubs, monkeypatch):
+    """A push between two reads mixes nothing, and messages name what the user wrote."""
     hub = hubs[0]
     hub.files["/org/model/resolve/v1.0/config.json"] = b"{}"
+    hub.files["/org/model/resolve/c0ffee/model.safetensors"] = FILE
     monkeypatch.setenv("HF_ENDPOINT", hub.address)
-    assert resolved_revision("hf://org/model@v1.0") is None
     hub.commit = "c0ffee"
-    assert resolved_revision("hf://org/model@v1.0") == "c0ffee"
-    assert resolved_revision("/models/elsewhere") is None
+    location, commit = pinned_location("hf://org/model@v1.0")
+    assert (location.name, commit) == ("hf://org/model@v1.0", "c0ffee")
+    assert set(read_folder(location.folder)) == {"a", "b"}
+    hub.files["/org/model/resolve/refs%2Fpr%2F1/q.gguf"] = b"GGUF"
+    assert pinned_location("hf://org/model@refs%2Fpr%2F1/q.gguf")[0].gguf_file == "q.gguf"
+
+
+@pytest.mark.parametrize("said", [None, "", "..", "a/b", "x" * 129])
+def test_without_a_commit_a_hub_location_is_read_as_named(hubs, monkeypatch, said):
+    """The hub does not say it, or says what is none; other places have none."""
+    hub = hubs[0]
+    hub.files["/org/model/resolve/v1.0/config.json"] = b"{}"
+    hub.files["/org/model/resolve/v1.0/model.safetensors"] = FILE
+    monkeypatch.setenv("HF_ENDPOINT", hub.address)
+    hub.commit = said
+    location, commit = pinned_location("hf://org/model@v1.0")
+    assert commit is None
+    assert set(read_folder(location.folder)) == {"a", "b"}
+
+
+def test_a_folder_has_no_commit(tmp_path):
+    assert pinned_location(str(tmp_path))[1] is None
 
 
 def test_a_remote_gguf_is_read_by_its_name(hubs):

@@ -173,11 +173,13 @@ def test_what_a_checkpoint_says_of_itself_is_bounded(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "place, revision", [("hf://org/name@v1/q.gguf", "v1"), ("hf://org/name", "main"), ("/models/x", ""), ("", "")]
+    "place, revision", [("hf://org/name@v1%2F2/q.gguf", "v1/2"), ("hf://org/name", "main"), ("/models/x", "")]
 )
-def test_revision_of_a_place(place, revision):
-    """What status.model says was inspected."""
-    assert inspect.revision(place) == revision
+def test_what_cannot_be_pinned_is_read_as_named(place, revision, monkeypatch):
+    """Without a hub: the revision is the one that the place names, and reading it tells what is wrong."""
+    monkeypatch.delenv("HF_ENDPOINT", raising=False)
+
+    assert inspect.pinned(place) == (place, revision)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from .errors import RequestError
 from .paths import safe_path
 
-_HUB = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w.-]+))?(?:/(?P<file>[\w.-]+\.gguf))?", re.ASCII)
+_HUB = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<revision>(?:[\w.-]|%2F)+))?(?:/(?P<file>[\w.-]+\.gguf))?", re.ASCII)
 _OCI = re.compile(
     r"(?P<registry>[a-zA-Z0-9.-]+(?::\d{1,5})?|\[[0-9a-fA-F:]+\](?::\d{1,5})?)/(?P<repository>[a-z0-9]+(?:[._/-]+[a-z0-9]+)*)"
     r"(?::(?P<tag>[\w][\w.-]{0,127}))?(?:@(?P<digest>sha256:[0-9a-f]{64}))?",
@@ -18,7 +18,10 @@ _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", re.ASCII)
 
 @dataclass(frozen=True)
 class HubUri:
-    """``hf://org/repo[@revision][/file.gguf]``; the first shard of a split GGUF stands for all of them."""
+    """``hf://org/repo[@revision][/file.gguf]``; the first shard of a split GGUF stands for all of them.
+
+    The URI writes a slash in the revision as %2F.
+    """
 
     repo: str
     revision: str
@@ -92,9 +95,10 @@ def _hub(rest: str, revision: str | None) -> HubUri:
     match = _HUB.fullmatch(rest)
     if match is None or ".." in rest:
         raise RequestError("a hub source reads hf://org/name[@revision][/file.gguf]")
-    if revision and match["revision"] and revision != match["revision"]:
-        raise RequestError(f"the URI says @{match['revision']} and --revision says {revision}; keep one")
-    return HubUri(match["repo"], revision or match["revision"] or "main", match["file"])
+    written = urllib.parse.unquote(match["revision"] or "")
+    if revision and written and revision != written:
+        raise RequestError(f"the URI says @{written} and --revision says {revision}; keep one")
+    return HubUri(match["repo"], revision or written or "main", match["file"])
 
 
 def _s3(rest: str) -> S3Uri:

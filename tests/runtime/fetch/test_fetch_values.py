@@ -28,6 +28,7 @@ PIECES = st.text(alphabet="ab./\\:@#?%- \0é~[]0", max_size=12)
         ("hf://org/name", HubUri("org/name", "main", None)),
         ("hf://org/na.me@v1.0", HubUri("org/na.me", "v1.0", None)),
         ("hf://org/name@abc/file-Q4.gguf", HubUri("org/name", "abc", "file-Q4.gguf")),
+        ("hf://org/name@refs%2Fpr%2F1/q.gguf", HubUri("org/name", "refs/pr/1", "q.gguf")),
         ("s3://bucket/a/b/", S3Uri("bucket", "a/b")),
         ("s3://bucket", S3Uri("bucket", "")),
         ("https://h:8443/a%20b.gguf?X=1", WebUri("https://h:8443/a%20b.gguf?X=1", "a b.gguf", None)),
