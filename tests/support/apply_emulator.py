@@ -1,10 +1,12 @@
 """kmock's Kubernetes emulator with what an applying operator needs: upserts, versions, failures and watches that end.
 
-kmock answers a patch of an absent object with 404; a server-side apply creates it. Used by tests/operator only.
+kmock answers a patch of an absent object with 404; a server-side apply creates it. Its watches lose what happens between
+their list of objects and their first wait, which a busy machine makes long; these do not. Used by tests/operator only.
 """
 
 import asyncio
 import itertools
+from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -21,12 +23,13 @@ APPLY = "application/apply-patch+yaml"
 
 
 class ApplyEmulator(KubernetesEmulator):
-    """`failures` are answered instead of the official client's next writes, `closing` ends all watches when set."""
+    """`failures` are answered instead of the official client's next writes; `num_watches` were opened so far, by plural."""
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
         self.failures: list[int] = []
-        self.closing = asyncio.Event()
+        self.num_watches: Counter[str] = Counter()
+        self._open_watches: set[asyncio.Event] = set()
         self.writes: list[tuple[str, str]] = []
         self._versions = itertools.count(1)
 
@@ -63,19 +66,51 @@ class ApplyEmulator(KubernetesEmulator):
             if request.action == action.UPDATE and request.headers.get("Content-Type") == APPLY:
                 self._objects[key] = dict(request.data)
 
+    def close_watches(self) -> None:
+        """End all watches that are open, as API servers do every few minutes."""
+        for closing in self._open_watches:
+            closing.set()
+
     async def _serve_watch(self, request: Any) -> AsyncIterator[Any]:
-        stream = super()._serve_watch(request)
-        closing = asyncio.create_task(self.closing.wait())
+        self.num_watches[request.resource.plural] += 1
+        closing = asyncio.Event()
+        self._open_watches.add(closing)
         try:
-            while not closing.done():
-                step = asyncio.ensure_future(anext(stream))
-                await asyncio.wait({step, closing}, return_when=asyncio.FIRST_COMPLETED)
-                if not step.done():
-                    step.cancel()
-                    return
-                yield step.result()
+            async for event in _until(closing, self._events(request)):
+                yield event
         finally:
-            closing.cancel()
+            self._open_watches.remove(closing)
+
+    async def _events(self, request: Any) -> AsyncIterator[Any]:
+        """Everything that there is, then everything that happens."""
+        bus = self._buses[request.resource]
+        mark = await bus.mark()
+        try:
+            yield b""  # the headers go out even if nothing happens
+            for (resource, namespace, _), found in list(self.objects.items()):
+                if resource == request.resource and request.namespace in (None, namespace) and not found.deleted:
+                    yield {"type": "ADDED", "object": found.raw}
+            async for event in bus.stream(since=mark):
+                if request.namespace in (None, event["object"]["metadata"].get("namespace")):
+                    yield event
+        finally:
+            await bus.unmark(mark)
+
+
+async def _until(closing: asyncio.Event, stream: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    """The stream's items until the event is set."""
+    closed, step = asyncio.create_task(closing.wait()), None
+    try:
+        while not closed.done():
+            step = asyncio.ensure_future(anext(stream))
+            await asyncio.wait({step, closed}, return_when=asyncio.FIRST_COMPLETED)
+            if not step.done():
+                return
+            yield step.result()
+    finally:
+        closed.cancel()
+        if step:
+            step.cancel()
 
 
 def _info(kind: Kind) -> ResourceInfo:
