@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
@@ -41,7 +41,7 @@ class Counting(Protocol):
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a reconcile ended: `trouble` is why a child could not be applied; `look_again_s` when to look anew."""
+    """How a reconcile ended: `trouble` is why children could not be applied; `look_again_s` when to look anew."""
 
     look_again_s: float | None = None
     trouble: str = ""
@@ -97,14 +97,22 @@ class Reconciler:
         return Outcome(self._look_again_s(model, step), trouble)
 
     async def _carry_out(self, key: Key, step: Plan, is_patient: bool) -> str:
-        """Apply, then delete. Returns the first refusal as text; what may pass by itself is raised, while patience lasts."""
+        """Apply everything, then delete if nothing was refused. Returns the refusals as text.
+
+        What may pass by itself is raised, while patience lasts.
+        """
         if not step.is_empty:
             logger.info("model %s/%s: %s", key.namespace, key.name, ", ".join(step.details))
+        refusals = [await self._refusal(self._apply(key, document), is_patient) for document in step.apply]
+        if not any(refusals):
+            deletes = [(found, BY_NAME[found["kind"]]) for found in step.delete]
+            refusals = [await self._refusal(self._cluster.delete(*one), is_patient) for one in deletes]
+        return "; ".join(filter(None, refusals))
+
+    async def _refusal(self, write: Awaitable[None], is_patient: bool) -> str:
+        """Why a write is refused, or nothing."""
         try:
-            for document in step.apply:
-                self._written(await self._apply(key, document))
-            for found in step.delete:
-                await self._cluster.delete(found, BY_NAME[found["kind"]])
+            await write
         except NameTakenError as error:
             return str(error)
         except ApiError as error:
@@ -113,8 +121,8 @@ class Reconciler:
             return f"the API server refuses a child: {error}"
         return ""
 
-    async def _apply(self, key: Key, document: Object) -> Object:
-        """Apply a child; one that we do not know yet is looked up first, so that nobody's namesake is taken over."""
+    async def _apply(self, key: Key, document: Object) -> None:
+        """Apply a child. One that we do not know yet is looked up first, so that nobody's namesake is taken over."""
         kind, metadata = BY_NAME[document["kind"]], document["metadata"]
         if self._store.observed(key).get(kind.kind, metadata["name"]) is None:
             try:
@@ -124,8 +132,9 @@ class Reconciler:
             if found and not is_ours(found, document):
                 raise NameTakenError(kind.kind, metadata["name"])
             if found and kind.kind == "Job":
-                return found
-        return await self._cluster.apply(document, kind)
+                self._written(found)
+                return
+        self._written(await self._cluster.apply(document, kind))
 
     async def _publish(self, resource: Object, current: Status) -> None:
         """Write the status if it says anything new, and an Event for each condition that turned."""

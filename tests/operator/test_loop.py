@@ -92,6 +92,18 @@ async def test_a_refused_child_is_told_and_tried_again(running):
     await running.until(lambda: running.names("jobs") == [job], "the Job again")
 
 
+async def test_a_refused_child_keeps_no_other_from_being_made(running):
+    """Its Service is refused: the pods come all the same, and the status tells."""
+    await running.until(lambda: running.names("jobs"), "an inspect Job")
+    await idle(running)
+    running.server.failures += [403]
+    await running.give_verdict()
+    await running.until(lambda: running.condition("Progressing") == ("False", "ApplyFailed"), "the trouble is told")
+
+    assert running.find("deployments", "demo")
+    assert running.find("services", "demo") is None
+
+
 async def test_a_failure_that_lasts_is_told(running, monkeypatch):
     """Whatever its code: a model that cannot be served for long says why."""
     monkeypatch.setattr(reconcile, "PATIENCE", 1)
