@@ -60,7 +60,11 @@ class Seats:
         request.row, request.pages, request.nodes = 0, [], []
 
     def publish(self, request: Request, num_tokens: int) -> None:
-        """Name the full pages among the first `num_tokens` committed tokens."""
+        """Name the full pages among the first `num_tokens` committed tokens.
+
+        Of a page that others published meanwhile, or that was cached where no state is, one copy stays: theirs. A request
+        that held both would keep pages from itself. Steps in flight may still read the other: its next writer comes after.
+        """
         if not self._use_prefix_cache:
             return
         while request.can_publish and (len(request.nodes) + 1) * PAGE_TOKENS <= num_tokens:
@@ -70,8 +74,11 @@ class Seats:
             node = self._prefix.publish(request.root, parent, ids, request.pages[index])
             if node is None:
                 request.can_publish = False
-            else:
-                request.nodes.append(node)
+                return
+            request.nodes.append(node)
+            if node.page != request.pages[index]:
+                self._pages.give_back([request.pages[index]])
+                request.pages[index] = node.page
 
     def take_released(self) -> tuple[int, ...]:
         """Rows given back since this was asked last."""
@@ -88,5 +95,4 @@ class Seats:
 
 
 def _private_pages(request: Request) -> list[int]:
-    cached = {node.page for node in request.nodes}
-    return [page for page in request.pages if page not in cached]
+    return request.pages[len(request.nodes) :]

@@ -209,6 +209,24 @@ def test_a_request_that_comes_back_to_all_of_its_pages_is_started_nonetheless():
     assert not plan.is_empty
 
 
+def test_no_page_is_held_twice():
+    """K/V that is cached where no state is: computed anew, it takes the place of the copy, or the pool would never suffice."""
+    driver = Driver(num_pages=8, max_running=1, num_state_slots=6, end_chance=0.0)
+    driver.add(250, 5, shared=250)
+    driver.run()
+    prefix = driver.scheduler.prefix
+    for node in prefix.match(PrefixCache.root_name(""), [9] * 192, 3):
+        prefix.drop_snapshot(node)
+    name = driver.add(300, 20, shared=250)
+    driver.step(256)
+
+    (request,) = driver.scheduler.running
+    assert (0, 4) == (request.num_cached, len(request.nodes))
+    assert [node.page for node in request.nodes] == request.pages[:4]
+    driver.run(limit=100)
+    assert name in driver.finished
+
+
 @pytest.mark.parametrize(
     ("num_prompt", "max_tokens", "words"),
     [
