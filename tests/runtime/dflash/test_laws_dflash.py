@@ -103,7 +103,7 @@ def test_draft_changes_no_text(pair: KnowingPair, plain: dict[str, list[int]], n
         pair.target,
         pair.proposer(num_steps),
         overlap=overlap,
-        num_pages=9,
+        num_pages=8,
         max_prefill_tokens=100,
         decode_prefill_tokens=64,
     )

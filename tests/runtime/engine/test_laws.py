@@ -80,7 +80,7 @@ def test_speculative_text_equals_plain_text(target, plain, kind, steps, overlap)
         target,
         _proposer(kind, steps, plain),
         overlap=overlap,
-        num_pages=9,
+        num_pages=8,
         max_prefill_tokens=100,
         decode_prefill_tokens=64,
     )

@@ -81,7 +81,7 @@ def _before(lengths: list[int]) -> list[int]:
 @LAGS
 def test_draft_changes_no_text(pair: KnowingPair, plain: dict[str, list[int]], num_steps: int, overlap: bool) -> None:
     """Hits, chunks, preemption, aborts and sampled rows beside greedy ones, all at once."""
-    options = dict(num_pages=9, max_prefill_tokens=100, decode_prefill_tokens=64)
+    options = dict(num_pages=8, max_prefill_tokens=100, decode_prefill_tokens=64)
     engine = make_engine(pair.target, pair.proposer(num_steps), overlap=overlap, **options)
     plans, accepted, num_hits, sampled = record_plans(engine), Counter(), 0, []
     for wave in WAVES:

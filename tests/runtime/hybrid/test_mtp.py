@@ -68,7 +68,7 @@ def test_speculative_text_equals_plain_text_and_drafts_equal_the_oracles(pair, t
     """With hits, chunks, preemptions, aborts and sampled rows beside it."""
     proposer = load_mtp(pair.path, target, steps)
     drafts = record_drafts(proposer)
-    options = dict(num_pages=9, max_prefill_tokens=100, decode_prefill_tokens=64)
+    options = dict(num_pages=8, max_prefill_tokens=100, decode_prefill_tokens=64)
     engine = make_engine(target, proposer, overlap=overlap, **options)
     plans = record_plans(engine)
     accepted, accepted_sampled, hits, sampled_texts = Counter(), Counter(), Counter(), []
