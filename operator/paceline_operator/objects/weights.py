@@ -36,11 +36,10 @@ def fetched(model: Model) -> list[Source]:
 
 
 def volumes(model: Model, sources: list[Source], *, read_only: bool) -> list[Object]:
-    """Volumes for these sources: their claims, and one for everything fetched."""
+    """Volumes for these sources: one a claim, and one for everything fetched."""
     found: list[Object] = [
-        {"name": source.role, "persistentVolumeClaim": {"claimName": source.claim_name, "readOnly": True}}
-        for source in sources
-        if source.is_claim
+        {"name": name, "persistentVolumeClaim": {"claimName": claim, "readOnly": True}}
+        for claim, name in _claim_volumes(sources).items()
     ]
     if any(not source.is_claim for source in sources):
         claim = {"claimName": cache_claim(model), **({"readOnly": True} if read_only else {})}
@@ -52,10 +51,23 @@ def volumes(model: Model, sources: list[Source], *, read_only: bool) -> list[Obj
     return found + registry_volumes(sources)
 
 
+def _claim_volumes(sources: list[Source]) -> dict[str, str]:
+    """Claim -> its volume, named after the first source that lies on it.
+
+    Two volumes of one claim leave a pod in ContainerCreating for ever: kubernetes/kubernetes#127004.
+    """
+    found: dict[str, str] = {}
+    for source in sources:
+        if source.is_claim:
+            found.setdefault(source.claim_name, source.role)
+    return found
+
+
 def mounts(sources: list[Source], *, read_only: bool) -> list[Object]:
     """Mounts of `volumes` in one container. Claims of sources are never writable."""
+    names = _claim_volumes(sources)
     found: list[Object] = [
-        {"name": source.role, "mountPath": f"{MOUNT_CLAIMS}/{source.role}", "readOnly": True}
+        {"name": names[source.claim_name], "mountPath": f"{MOUNT_CLAIMS}/{source.role}", "readOnly": True}
         for source in sources
         if source.is_claim
     ]
