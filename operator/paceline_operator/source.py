@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from typing import ClassVar
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 
@@ -70,7 +70,7 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     @property
     def path(self) -> str:
         """What the runtime is told to load: the folder, or the GGUF file in it."""
-        file = self.uri.partition("#")[0].rpartition("/")[2]
+        file = unquote(self.uri.partition("#")[0].rpartition("/")[2])  # as the fetch names it on disk
         if self.scheme in ("hf", "https") and file.endswith(".gguf"):
             return f"{self.folder}/{file}"
         return self.folder

@@ -8,6 +8,7 @@ from operator_builders import CLAIM, HUB_PAIR, make_model, make_resource
 from paceline_operator.errors import SpecError
 from paceline_operator.source import Draft, Source, Target
 from paceline_operator.spec import parse
+from paceline_runtime.fetch.uri import parse_uri
 
 
 def test_defaults_are_the_crds():
@@ -89,6 +90,12 @@ def test_where_a_source_is_read_from(source, location, path):
     """One place for readers and fetchers, and one path in the pod."""
     assert source.location == location
     assert source.path == path.format(digest=source.digest)
+
+
+@pytest.mark.parametrize("uri", ["https://host/my%20model.gguf", "https://host/a/q%2B4.gguf", "https://host/x;y.gguf"])
+def test_the_runtime_loads_the_file_that_the_fetch_writes(uri):
+    """The fetch decodes the name that an address ends with."""
+    assert Target(uri=uri).path.rpartition("/")[2] == parse_uri(uri).file
 
 
 @given(st.text(min_size=1), st.text(min_size=1), st.one_of(st.none(), st.text(min_size=1)))
