@@ -1,6 +1,7 @@
 """Which children a model gets: golden documents, and the laws that they keep."""
 
 import ast
+import re
 from dataclasses import replace
 
 import operator_golden
@@ -93,6 +94,20 @@ def test_replicas_are_kept_until_the_autoscaler_has_written_them():
 
     assert deployment_of(model, inherited=kept)["spec"]["replicas"] == 3
     assert "replicas" not in deployment_of(model, inherited=released)["spec"]
+
+
+@pytest.mark.parametrize(
+    "pod, is_counted",
+    [("demo-7d4b9c6f5d-x2x4z", True), ("demo-two-7d4b9c6f5d-x2x4z", False), ("demo-inspect-0f3a-x2x4z", False)],
+)
+def test_a_model_is_scaled_by_the_load_of_its_own_pods(pod, is_counted):
+    """Another model's name may begin like this one's."""
+    keda = {"prometheusAddress": "http://prometheus:9090"}
+    model = make_model(autoscaling={"maxReplicas": 4, "keda": keda})
+    (scaled,) = [one for one in desired(model, CONFIG, Inherited(), ALL_KINDS).serving if one["kind"] == "ScaledObject"]
+    query = scaled["spec"]["triggers"][0]["metadata"]["query"]
+
+    assert bool(re.fullmatch(query.partition('pod=~"')[2].partition('"')[0], pod)) == is_counted
 
 
 def test_selector_is_two_labels_without_a_version():

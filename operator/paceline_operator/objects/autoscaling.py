@@ -28,7 +28,9 @@ def horizontal(model: Model, wanted: Autoscaling) -> Object:
 
 def scaled_object(model: Model, wanted: Autoscaling, keda: Keda) -> Object:
     """KEDA asks Prometheus, and can scale from and to zero."""
-    query = f'sum({METRICS[wanted.metric]}{{namespace="{model.namespace}",pod=~"{model.name}-.+"}})'
+    # A Deployment's pods have two parts behind its name, without hyphens: pods of a model NAME-x have three.
+    pods = f"{model.name}-[a-z0-9]+-[a-z0-9]+"
+    query = f'sum({METRICS[wanted.metric]}{{namespace="{model.namespace}",pod=~"{pods}"}})'
     metadata = {"serverAddress": keda.prometheus_address, "query": query, "threshold": str(wanted.target)}
     spec = {
         "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": model.name},
