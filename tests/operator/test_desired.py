@@ -126,6 +126,14 @@ def test_grace_period_covers_pre_stop_and_drain():
     assert pod["containers"][0]["args"][pod["containers"][0]["args"].index("--drain-timeout-s") + 1] == "100"
 
 
+@pytest.mark.parametrize("startup_s, ready_s", [(10, 3600), (1800, 3600), (86400, 0)])
+def test_a_rollout_may_take_a_start_and_the_time_that_pods_must_be_ready(startup_s, ready_s):
+    """The API server refuses a deadline that is not longer than minReadySeconds."""
+    spec = deployment_of(make_model(startupTimeoutSeconds=startup_s, rollout={"minReadySeconds": ready_s}))["spec"]
+
+    assert spec["progressDeadlineSeconds"] > startup_s + ready_s
+
+
 def test_startup_budget_is_the_startup_probe():
     """No other probe looks before the budget is spent, and none waits an initial delay."""
     container = deployment_of(make_model(startupTimeoutSeconds=600))["spec"]["template"]["spec"]["containers"][0]

@@ -38,7 +38,7 @@ def build(model: Model, config: OperatorConfig, inherited: Inherited) -> Object:
         "minReadySeconds": rollout.min_ready_seconds,
         "revisionHistoryLimit": 5,
         # Not a failure of anything: a big model's start may take its whole budget on every pod.
-        "progressDeadlineSeconds": model.spec.startup_timeout_seconds + 600,
+        "progressDeadlineSeconds": model.spec.startup_timeout_seconds + rollout.min_ready_seconds + 600,
         "template": template(model, config, image, inherited.fetched_bytes),
     }
     if replicas is not None:
