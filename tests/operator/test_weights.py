@@ -1,5 +1,7 @@
 """How pods come by their checkpoints: volumes, mounts, and what fetches."""
 
+from dataclasses import replace
+
 import pytest
 from operator_builders import CONFIG, make_resource
 
@@ -53,3 +55,25 @@ def test_each_claim_is_mounted_where_its_checkpoint_is_looked_for(component):
     _, mounted = claims_of(pod)
 
     assert (mounted["/models/claims/target"], mounted["/models/claims/draft"]) == ("big", "small")
+
+
+def test_the_address_in_a_sources_secret_wins_over_the_operators():
+    """The fetch reads the variables as AWS's own tools do: the first of each pair that is set."""
+    config = replace(CONFIG, s3_endpoint="https://store.example", s3_region="eu-1")
+    spec = {"target": {"uri": "s3://bucket/model", "secretRef": {"name": "keys"}}}
+    (fetch,) = pods_of(spec, config)["server"]["initContainers"]
+    plain = {one["name"]: one["value"] for one in fetch["env"] if "value" in one}
+    keys = {one["name"]: one["valueFrom"]["secretKeyRef"]["key"] for one in fetch["env"] if "valueFrom" in one}
+
+    assert plain == {"HOME": "/tmp", "AWS_ENDPOINT_URL": "https://store.example", "AWS_DEFAULT_REGION": "eu-1"}
+    assert (keys["AWS_ENDPOINT_URL_S3"], keys["AWS_REGION"]) == ("AWS_ENDPOINT_URL", "AWS_REGION")
+
+
+def test_without_a_setting_of_the_operator_the_secret_is_asked_alone():
+    """One name for each variable."""
+    spec = {"target": {"uri": "s3://bucket/model", "secretRef": {"name": "keys"}}}
+    (fetch,) = pods_of(spec)["server"]["initContainers"]
+    keys = {one["name"]: one["valueFrom"]["secretKeyRef"]["key"] for one in fetch["env"] if "valueFrom" in one}
+
+    assert [name for name, key in keys.items() if name != key] == []
+    assert "AWS_ENDPOINT_URL" in keys

@@ -126,7 +126,7 @@ class S3Site(Site):
 
     def __init__(self, bucket: str, objects: Mapping[str, bytes], credentials: Credentials | None = None) -> None:
         super().__init__()
-        self.bucket, self.credentials, self.page_size = bucket, credentials, 2
+        self.bucket, self.credentials, self.page_size, self.region = bucket, credentials, 2, "us-east-1"
         self.files = {f"/{bucket}/{key}": data for key, data in objects.items()}
         self.etags = {path: f'"{hashlib.md5(data).hexdigest()}"' for path, data in self.files.items()}
 
@@ -144,7 +144,7 @@ class S3Site(Site):
         signed = {name: seen.headers[name] for name in names if name in seen.headers}
         request = httpx.Request(seen.method, f"{self.url}{seen.target}", headers=signed)
         return {"host", "x-amz-date"} <= set(signed) and seen.headers["authorization"] == authorization(
-            request, self.credentials, "us-east-1"
+            request, self.credentials, self.region
         )
 
     def _listing(self, query: Mapping[str, str]) -> bytes:

@@ -22,6 +22,8 @@ SECRET_KEYS = {
         "AWS_ENDPOINT_URL": True,
     },
 }
+# Where the operator's settings have a variable too, the Secret's goes by the name that the fetch reads first.
+PREFERRED_NAMES = {"AWS_ENDPOINT_URL": "AWS_ENDPOINT_URL_S3"}
 REGISTRY_FOLDER = "/registry-credentials"
 
 
@@ -93,10 +95,10 @@ def fetch_container(source: Source, config: OperatorConfig, image: str, pull_pol
 
 
 def source_environment(source: Source, config: OperatorConfig) -> list[Object]:
-    """Addresses from the operator's settings, credentials only as references to the source's Secret."""
+    """Addresses from the operator's settings unless the source's Secret has its own, credentials only as references to it."""
     plain = {
         "hf": {ENV_HUB_ENDPOINT: config.hub_endpoint},
-        "s3": {"AWS_ENDPOINT_URL": config.s3_endpoint, "AWS_REGION": config.s3_region},
+        "s3": {"AWS_ENDPOINT_URL": config.s3_endpoint, "AWS_DEFAULT_REGION": config.s3_region},
         "oci": {"DOCKER_CONFIG": REGISTRY_FOLDER if source.secret_ref else ""},
     }.get(source.scheme, {})
     given = {name: value for name, value in plain.items() if value}
@@ -104,9 +106,11 @@ def source_environment(source: Source, config: OperatorConfig) -> list[Object]:
     found += [{"name": name, "value": value} for name, value in given.items()]
     if source.secret_ref:
         found += [
-            {"name": key, "valueFrom": {"secretKeyRef": _key_ref(source.secret_ref.name, key, optional)}}
+            {
+                "name": PREFERRED_NAMES[key] if key in given else key,
+                "valueFrom": {"secretKeyRef": _key_ref(source.secret_ref.name, key, optional)},
+            }
             for key, optional in SECRET_KEYS.get(source.scheme, {}).items()
-            if key not in given
         ]
     return found
 

@@ -30,7 +30,8 @@ class _Object:
 
 def list_s3(uri: S3Uri, client: Client, environment: Mapping[str, str]) -> Listing:
     """The object that the prefix names, or all objects below it."""
-    base = f"{address(environment, 'AWS_ENDPOINT_URL', 's3')}/{uri.bucket}"
+    variable = _first(environment, "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+    base = f"{address(environment, variable, 's3')}/{uri.bucket}"
     auth = _auth(environment)
     files = tuple(_remote_file(base, uri.prefix, item) for item in _objects(base, uri.prefix, client, auth))
     if not files:
@@ -45,7 +46,13 @@ def _auth(environment: Mapping[str, str]) -> SigV4Auth | None:
     if not key or not secret:
         return None
     credentials = Credentials(key, secret, credential(environment, "AWS_SESSION_TOKEN"))
-    return SigV4Auth(credentials, credential(environment, "AWS_REGION") or "us-east-1")
+    region = credential(environment, _first(environment, "AWS_REGION", "AWS_DEFAULT_REGION"))
+    return SigV4Auth(credentials, region or "us-east-1")
+
+
+def _first(environment: Mapping[str, str], preferred: str, other: str) -> str:
+    """Which of two variables counts: AWS's own tools read them in this order."""
+    return preferred if environment.get(preferred, "").strip() else other
 
 
 def _objects(base: str, prefix: str, client: Client, auth: httpx.Auth | None) -> Iterator[_Object]:

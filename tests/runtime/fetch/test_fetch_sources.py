@@ -166,6 +166,22 @@ def test_s3_public_bucket_and_single_object_need_no_keys(tmp_path: Path) -> None
     assert files_in(tmp_path) == {"model.gguf": WEIGHTS}
 
 
+@pytest.mark.parametrize(
+    "names", [("AWS_ENDPOINT_URL_S3", "AWS_REGION"), ("AWS_ENDPOINT_URL", "AWS_DEFAULT_REGION")], ids=["preferred", "other"]
+)
+def test_s3_address_and_region_have_two_names_each(tmp_path: Path, names: tuple[str, str]) -> None:
+    """As AWS's own tools read them: the operator's address stands back where a source's Secret has one."""
+    credentials = Credentials("AKID", "secret")
+    with serve(S3Site("weights", {"m/model.gguf": WEIGHTS}, credentials)) as store:
+        store.region = "eu-central-7"
+        other = {"AWS_ENDPOINT_URL": "http://127.0.0.1:1", "AWS_DEFAULT_REGION": "elsewhere"}
+        named = dict(zip(names, (store.url, store.region), strict=True))
+        keys = {"AWS_ACCESS_KEY_ID": "AKID", "AWS_SECRET_ACCESS_KEY": "secret"}
+        result = fetch_now("s3://weights/m", tmp_path, environment={**other, **keys, **named})
+
+    assert result.code == 0, result.error
+
+
 def test_s3_objects_under_a_managed_key_are_verified_by_size_only(tmp_path: Path) -> None:
     """Their ETag looks like an MD5 and is none."""
     with serve(S3Site("kms", {"m/config.json": CONFIG, "m/model.gguf": WEIGHTS})) as store:
