@@ -10,9 +10,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from paceline_compat import Verdict, option_problems
 from paceline_operator.errors import Problem, SpecError, join
 from paceline_operator.inspection import INCOMPATIBLE, UNKNOWN
-from paceline_operator.judgement import Judgement
+from paceline_operator.judgement import Judgement, judge, options_of
 from paceline_operator.source import INSPECTABLE
 from paceline_operator.spec import Model, parse
 
@@ -42,6 +43,9 @@ async def review(resource: Mapping[str, Any], old: Mapping[str, Any] | None, loo
     except SpecError as error:
         return Review(problems=error.problems)
     if reason := why_not_looked_up(model):
+        asked = judge(Verdict("", None, option_problems(options_of(model))))
+        if asked.problems:
+            return Review(asked.problems)
         return Review(warnings=(f"compatibility is not known yet: {reason}; condition Compatible will tell",))
     return _review_of(await lookup(model))
 

@@ -14,9 +14,20 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from paceline_compat import DraftFacts, Inspection, Location, MetadataError, Options, TargetFacts, inspect_pair, pinned_location
+from paceline_compat import (
+    DraftFacts,
+    Inspection,
+    Location,
+    MetadataError,
+    Options,
+    TargetFacts,
+    Verdict,
+    inspect_pair,
+    option_problems,
+    pinned_location,
+)
 from paceline_operator.errors import Problem
-from paceline_operator.inspection import UNKNOWN
+from paceline_operator.inspection import COMPATIBLE, UNKNOWN
 from paceline_operator.judgement import Judgement, judge
 from paceline_operator.names import TERMINATION_LOG, TERMINATION_LOG_BYTES
 
@@ -29,10 +40,11 @@ def main(argv: Sequence[str] | None = None, termination_log: Path = Path(TERMINA
     """Inspect, write the message, return the exit code."""
     options = _parser().parse_args(argv)
     places = [place for place in (options.target, options.draft) if place]
-    if any(place.startswith(UNREADABLE) for place in places):
-        message = verdict_message(_not_readable_in_place(), {})
-        return _leave(termination_log, message, 0)
     table = Options(options.algorithm, options.num_steps, tensor_parallel=max(1, options.num_gpus))
+    if any(place.startswith(UNREADABLE) for place in places):
+        asked = judge(Verdict(options.target, options.draft, option_problems(table)))
+        judgement = _not_readable_in_place() if asked.outcome == COMPATIBLE else asked
+        return _leave(termination_log, verdict_message(judgement, {}), 0)
     target, target_revision = pinned(options.target)
     draft, draft_revision = pinned(options.draft) if options.draft else (None, "")
     found = inspect_pair(target, draft, table)

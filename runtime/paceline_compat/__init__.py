@@ -8,7 +8,7 @@ from .inspection import Inspection, check_locations, inspect_pair
 from .location import Location, open_location, pinned_location
 from .pair import Options
 from .planner import Plan, PlanOptions, plan
-from .rules import RULES, Rule, check
+from .rules import RULES, Rule, check, option_problems
 from .verdict import Problem, Verdict
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "draft_facts",
     "inspect_pair",
     "open_location",
+    "option_problems",
     "pinned_location",
     "plan",
     "read_draft",

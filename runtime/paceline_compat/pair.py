@@ -36,11 +36,17 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The argument of every rule."""
+    """The argument of every rule. Rules about the options alone are also asked where no checkpoint can be read."""
 
-    target: TargetFacts
+    maybe_target: TargetFacts | None
     maybe_draft: DraftFacts | None
     options: Options
+
+    @property
+    def target(self) -> TargetFacts:
+        """The target, for rules that look at one."""
+        assert self.maybe_target is not None
+        return self.maybe_target
 
     @property
     def draft(self) -> DraftFacts:

@@ -29,6 +29,11 @@ class Rule:
     is_warning: bool = False
 
 
+def _unread(pair: Pair) -> bool:
+    """The options alone are looked at, whatever the checkpoints."""
+    return True
+
+
 def _always(pair: Pair) -> bool:
     return True
 
@@ -52,11 +57,11 @@ def _fitting(pair: Pair) -> bool:
 
 
 RULES: tuple[Rule, ...] = (
-    Rule("options.algorithm", "AlgorithmUnsupported", _always, rules_options.algorithm),
-    Rule("options.tensor_parallel", "TensorParallelUnsupported", _always, rules_options.tensor_parallel),
-    Rule("options.cache_type", "CacheTypeUnsupported", _always, rules_options.cache_type),
+    Rule("options.algorithm", "AlgorithmUnsupported", _unread, rules_options.algorithm),
+    Rule("options.tensor_parallel", "TensorParallelUnsupported", _unread, rules_options.tensor_parallel),
+    Rule("options.cache_type", "CacheTypeUnsupported", _unread, rules_options.cache_type),
     Rule("options.max_model_len", "MaxModelLenInvalid", _known_target, rules_options.max_model_len),
-    Rule("options.num_steps", "NumStepsInvalid", _always, rules_options.num_steps),
+    Rule("options.num_steps", "NumStepsInvalid", _unread, rules_options.num_steps),
     Rule("target.architecture", "ArchitectureUnsupported", _always, rules_target.architecture),
     Rule("target.gguf_architecture", "ArchitectureUnsupported", _known_target, rules_target.gguf_architecture),
     Rule("target.split", "FileLayoutUnsupported", _always, rules_target.split),
@@ -108,9 +113,14 @@ def check(target: TargetFacts, draft: DraftFacts | None, options: Options | None
     return Verdict(target.name, draft.name if draft else None, find_problems(pair))
 
 
-def find_problems(pair: Pair) -> tuple[Problem, ...]:
-    """The table applied to one pair."""
-    found = ((rule, rule.find(pair)) for rule in RULES if rule.applies(pair))
+def option_problems(options: Options) -> tuple[Problem, ...]:
+    """What is wrong with the options whatever the checkpoints, for sources that cannot be read yet."""
+    return find_problems(Pair(None, None, options), tuple(rule for rule in RULES if rule.applies is _unread))
+
+
+def find_problems(pair: Pair, rules: tuple[Rule, ...] = RULES) -> tuple[Problem, ...]:
+    """The table, or some rows of it, applied to one pair."""
+    found = ((rule, rule.find(pair)) for rule in rules if rule.applies(pair))
     return tuple(
         Problem(rule.id, rule.reason, finding.field, finding.message, finding.remedy, rule.is_warning)
         for rule, finding in found

@@ -70,6 +70,15 @@ async def test_what_only_pods_can_read_is_left_to_the_inspect_job(spec, words):
     assert words in found.warnings[0]
 
 
+@pytest.mark.parametrize("uri", ["pvc://models", "s3://bucket/model", "oci://registry/model:1"])
+async def test_options_that_never_work_are_denied_whatever_the_source(uri):
+    """How many GPUs a pod may have does not depend on what only pods can read."""
+    found = await reviewed(None, make_resource({"target": {"uri": uri}, "resources": {"gpu": {"count": 2}}}))
+
+    assert [problem.path for problem in found.problems] == ["spec.resources.gpu.count"]
+    assert "2 GPUs for one model are not served yet" in found.message
+
+
 async def test_shape_problems_deny_without_a_lookup():
     """What is wrong by itself needs no headers."""
     found = await reviewed(None, make_resource({"target": {"uri": "ftp://x"}, "speculation": {"algorithm": "dflash"}}))

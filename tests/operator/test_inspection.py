@@ -127,6 +127,23 @@ def test_sources_that_cannot_be_read_in_place_are_unknown(tmp_path):
     assert (code, json.loads(log.read_text())["outcome"]) == (0, "Unknown")
 
 
+@pytest.mark.parametrize(
+    "options, reason",
+    [
+        (["--num-gpus", "2"], "TensorParallelUnsupported"),
+        (["--algorithm", "mtp", "--num-steps", "8"], "NumStepsInvalid"),
+    ],
+)
+def test_options_are_judged_where_nothing_can_be_read(options, reason, tmp_path):
+    """Else a pod holds two GPUs and works on one, or fails at its start on a node that it waited for."""
+    log = tmp_path / "log"
+
+    code = inspect.main(["--target", "s3://bucket/model", *options], log)
+    verdict = json.loads(log.read_text())
+
+    assert (code, verdict["outcome"], verdict["reason"]) == (0, "Incompatible", reason)
+
+
 def test_a_checkpoint_that_is_no_checkpoint_does_not_fit(tmp_path):
     """Metadata that was read and makes no sense is a refusal."""
     (tmp_path / "config.json").write_text("{}")
