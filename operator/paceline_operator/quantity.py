@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from decimal import Decimal
 
@@ -22,8 +23,11 @@ def parse_quantity(text: str) -> Decimal | None:
 
 
 def same_quantity(left: object, right: object) -> bool:
-    """Whether two values are one quantity in two writings; never for anything that is not a quantity."""
+    """Whether two values are one quantity in two writings; never for anything that is not a quantity.
+
+    The API server rounds what containers ask for up to thousandths.
+    """
     if not isinstance(left, str) or not isinstance(right, str):
         return False
-    number = parse_quantity(left)
-    return number is not None and number == parse_quantity(right)
+    thousandths = [number if number is None else math.ceil(number.scaleb(3)) for number in map(parse_quantity, (left, right))]
+    return thousandths[0] is not None and thousandths[0] == thousandths[1]

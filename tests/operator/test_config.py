@@ -83,6 +83,16 @@ def test_two_writings_of_one_quantity_are_the_same(number):
 
 
 @pytest.mark.parametrize(
+    "asked, kept, other",
+    [("0.0001", "1m", "2m"), ("1.23456789Gi", "1325607178061m", "1325607178060m"), ("2.0004", "2001m", "2")],
+)
+def test_the_servers_rounding_is_no_edit(asked, kept, other):
+    """It keeps thousandths, rounded up; else such a Deployment would be applied at every look."""
+    assert same_quantity(kept, asked)
+    assert not same_quantity(other, asked)
+
+
+@pytest.mark.parametrize(
     "change, type_",
     [
         (Change("Compatible", "False", "VocabMismatch", "x" * 5000), "Warning"),
