@@ -10,6 +10,9 @@ import yaml
 from processcluster import Cluster, ClusterError
 from source_tree import ROOT
 
+from paceline_runtime.fetch.errors import RequestError
+from paceline_runtime.fetch.uri import parse_uri
+
 CRD = ROOT / "crds" / "speculativemodels.paceline.dev.yaml"
 CLAIM = {"target": {"uri": "pvc://models/a"}}
 HUB = {"target": {"uri": "hf://org/target"}}
@@ -23,6 +26,8 @@ GOOD = {
     "revision": {"target": {"uri": "hf://org/target/q4.gguf", "revision": "refs/pr/1", "secretRef": {"name": "hub"}}},
     "object store": {"target": {"uri": "s3://bucket/prefix", "secretRef": {"name": "s3"}}},
     "registry": {"target": {"uri": f"oci://registry:5000/a/b@{DIGEST}"}},
+    "registry, tag and digest": {"target": {"uri": f"oci://[::1]:5000/a-b/c__d:v1@{DIGEST}"}},
+    "bucket": {"target": {"uri": "s3://my.bucket-1"}},
     "web": {"target": {"uri": "https://host/a/q4.gguf#" + "sha256=" + "0" * 64}},
     "adaptive": {**CLAIM, "speculation": {"algorithm": "ngram", "adaptive": {"maxSteps": 5}}},
     "autoscaling": {**CLAIM, "autoscaling": {"maxReplicas": 4}},
@@ -49,11 +54,19 @@ BAD = {
     "scheme": ({"target": {"uri": "ftp://host/x"}}, "uri must start with hf://, pvc://, oci://, s3:// or https://"),
     "nothing after the scheme": ({"target": {"uri": "pvc:///x"}}, "and name a place after it"),
     "dots": ({"target": {"uri": "pvc://models/../x"}}, "uri must contain neither '..' nor spaces"),
+    "space": ({"target": {"uri": "s3://bucket/a b"}}, "uri must contain neither '..' nor spaces"),
+    "line end": ({"target": {"uri": "s3://bucket/a\nb"}}, "uri must contain neither '..' nor spaces"),
+    "variable": ({"target": {"uri": "https://host/$(HOME).gguf"}}, "nor '$', which Kubernetes expands"),
     "query": ({"target": {"uri": "https://host/x.gguf?token=1"}}, "uri must be a plain address"),
     "credentials": ({"target": {"uri": "https://user:pw@host/x.gguf"}}, "uri must be a plain address"),
     "revision in uri": ({"target": {"uri": "hf://org/name@v1"}}, "a revision into revision"),
     "hub path": ({"target": {"uri": "hf://org/name/folder/x"}}, "an hf:// uri is hf://ORG/NAME or hf://ORG/NAME/FILE.gguf"),
     "claim name": ({"target": {"uri": "pvc://Models"}}, "a pvc:// uri is pvc://CLAIM or pvc://CLAIM/PATH"),
+    "repository in upper case": ({"target": {"uri": "oci://registry/Model:v1"}}, "the repository in lower case"),
+    "long tag": ({"target": {"uri": "oci://registry/model:" + "x" * 129}}, "an oci:// uri reads oci://REGISTRY"),
+    "port for a tag": ({"target": {"uri": "oci://registry:5000/model"}}, "an oci:// uri names a tag or a digest"),
+    "bucket in upper case": ({"target": {"uri": "s3://Bucket/model"}}, "buckets have names of 3 to 63 lowercase"),
+    "short bucket": ({"target": {"uri": "s3://ab/model"}}, "buckets have names of 3 to 63 lowercase"),
     "no tag": ({"target": {"uri": "oci://registry/model"}}, "an oci:// uri names a tag or a digest"),
     "web folder": ({"target": {"uri": "https://host/folder/"}}, "an https:// uri names one GGUF file"),
     "web digest": ({"target": {"uri": "https://host/x.gguf#md5=1"}}, "only an https:// uri may end with #"),
@@ -176,6 +189,21 @@ def test_good_resource_passes(api, name):
 def test_bad_resource_is_refused_with_its_message(refusals, name):
     """In a sentence that says what to do."""
     assert BAD[name][1] in refusals[name]
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_what_passes_is_what_the_fetch_can_parse(name):
+    """Else the Job would find out."""
+    parse_uri(GOOD[name]["target"]["uri"], GOOD[name]["target"].get("revision"))
+
+
+@pytest.mark.parametrize(
+    "name", ["repository in upper case", "long tag", "port for a tag", "bucket in upper case", "short bucket"]
+)
+def test_what_the_fetch_cannot_parse_is_refused_for_that(name):
+    """The rules are no stricter than the fetch."""
+    with pytest.raises(RequestError):
+        parse_uri(BAD[name][0]["target"]["uri"])
 
 
 def test_several_problems_are_told_together(api):
