@@ -57,6 +57,16 @@ def test_each_claim_is_mounted_where_its_checkpoint_is_looked_for(component):
     assert (mounted["/models/claims/target"], mounted["/models/claims/draft"]) == ("big", "small")
 
 
+@pytest.mark.parametrize("modes", [["ReadWriteMany", "ReadOnlyMany"], ["ReadOnlyMany", "ReadWriteMany"]])
+def test_the_order_of_access_modes_means_nothing(modes):
+    """They are a set in the resource; the claim's list can never change, not even its order."""
+    spec = {"target": {"uri": "hf://org/name"}, "cache": {"size": "1Gi", "accessModes": modes}}
+    found = desired(parse(make_resource(spec)), CONFIG, Inherited(), frozenset())
+    (claim,) = [child for child in found.caching if child["kind"] == "PersistentVolumeClaim"]
+
+    assert claim["spec"]["accessModes"] == ["ReadOnlyMany", "ReadWriteMany"]
+
+
 def test_the_address_in_a_sources_secret_wins_over_the_operators():
     """The fetch reads the variables as AWS's own tools do: the first of each pair that is set."""
     config = replace(CONFIG, s3_endpoint="https://store.example", s3_region="eu-1")

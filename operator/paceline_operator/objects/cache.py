@@ -28,7 +28,8 @@ def job_name(model: Model) -> str:
 def claim(model: Model, wanted: Cache) -> Object:
     """The claim; it outlives the model when `retain` says so."""
     spec = {
-        "accessModes": list(wanted.access_modes),
+        # A claim's modes are a list that cannot change, the resource's a set: its order means nothing.
+        "accessModes": sorted(wanted.access_modes),
         "resources": {"requests": {"storage": wanted.size}},
         **without_none(storageClassName=wanted.storage_class_name),
     }
