@@ -34,6 +34,11 @@ GOOD = {
     "to zero": {**CLAIM, "autoscaling": {"minReplicas": 0, "maxReplicas": 4, "keda": KEDA}},
     "cache": {**HUB, "cache": {"size": "80Gi"}, "replicas": 4},
     "one pod's cache": {**HUB, "cache": {"size": "80Gi", "accessModes": ["ReadWriteOnce"]}},
+    "cache to write once and read often": {
+        **HUB,
+        "cache": {"size": "0.5Gi", "accessModes": ["ReadWriteOnce", "ReadOnlyMany"]},
+        "replicas": 2,
+    },
     "recreate": {**CLAIM, "rollout": {"strategy": "Recreate", "maxSurge": 0, "maxUnavailable": 0}},
     "own args": {
         **CLAIM,
@@ -103,6 +108,15 @@ BAD = {
     "shared cache, autoscaled": (
         {**HUB, "autoscaling": {"maxReplicas": 2}, "cache": {"size": "1Gi", "accessModes": ["ReadWriteOnce"]}},
         "cache.accessModes ReadWriteOnce serves one pod",
+    ),
+    "empty cache": ({**HUB, "cache": {"size": "0"}}, "cache.size must be above 0"),
+    "cache that nobody fills": (
+        {**HUB, "cache": {"size": "1Gi", "accessModes": ["ReadOnlyMany"]}},
+        "cache.accessModes ReadOnlyMany alone cannot be filled",
+    ),
+    "one pod's mode and another": (
+        {**HUB, "cache": {"size": "1Gi", "accessModes": ["ReadWriteOncePod", "ReadWriteMany"]}},
+        "cache.accessModes ReadWriteOncePod stands alone",
     ),
     "cache of a claim": ({**CLAIM, "cache": {"size": "1Gi"}}, "every source is a claim already"),
     "size": ({**HUB, "cache": {"size": "big"}}, "spec.cache.size"),
