@@ -54,6 +54,7 @@ def test_unused_values_do_not_exist():
             "not both",
         ),
         ({"webhook": {"budgetSeconds": 10, "timeoutSeconds": 10}}, "budgetSeconds must be below"),
+        ({"webhook": {"port": 8080}}, "webhook.port must not be 8080"),
     ],
 )
 def test_wrong_values_are_refused(chart, values, words):
