@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -29,7 +30,7 @@ from paceline_compat import (
 from paceline_operator.errors import Problem
 from paceline_operator.inspection import COMPATIBLE, UNKNOWN
 from paceline_operator.judgement import Judgement, judge
-from paceline_operator.names import TERMINATION_LOG, TERMINATION_LOG_BYTES
+from paceline_operator.names import ENV_DRAFT_HUB_TOKEN, TERMINATION_LOG, TERMINATION_LOG_BYTES
 
 # Checkpoints and hubs say what they like; the status and the termination message have bounds.
 MAX_FACT = 128
@@ -46,7 +47,8 @@ def main(argv: Sequence[str] | None = None, termination_log: Path = Path(TERMINA
         judgement = _not_readable_in_place() if asked.outcome == COMPATIBLE else asked
         return _leave(termination_log, verdict_message(judgement, {}), 0)
     target, target_revision = pinned(options.target)
-    draft, draft_revision = pinned(options.draft) if options.draft else (None, "")
+    draft_token = os.environ.get(ENV_DRAFT_HUB_TOKEN)
+    draft, draft_revision = pinned(options.draft, draft_token) if options.draft else (None, "")
     found = inspect_pair(target, draft, table)
     judgement = judge(found.verdict)
     if judgement.outcome == UNKNOWN:
@@ -74,16 +76,17 @@ def fetched_bytes(location: str, found: TargetFacts | DraftFacts | None) -> int:
     return sum(tensor.num_bytes for tensor in found.tensors.values()) if found and "://" in location else 0
 
 
-def pinned(location: str) -> tuple[Location | str, str]:
+def pinned(location: str, token: str | None = None) -> tuple[Location | str, str]:
     """What to read, and its revision for `status.model`: a hub's commit, or the named one where the hub does not tell.
 
-    Empty for other places. What cannot be opened stays a string: reading it tells what is wrong with it.
+    `token` stands in for HF_TOKEN. Empty for other places. What cannot be opened stays a string: reading it tells what is
+    wrong with it.
     """
     if not location.startswith("hf://"):
         return location, ""
     named = unquote(location.split("/")[3].partition("@")[2]) or "main"
     try:
-        place, commit = pinned_location(location)
+        place, commit = pinned_location(location, token)
     except MetadataError:
         return location, named
     return place, commit or named

@@ -48,6 +48,9 @@ VOLUME_WEIGHTS: Final = "weights"
 
 ENV_API_KEY: Final = "PACELINE_API_KEY"
 ENV_HUB_ENDPOINT: Final = "HF_ENDPOINT"
+ENV_HUB_TOKEN: Final = "HF_TOKEN"
+# For the inspect Job only, which reads both sources in one container.
+ENV_DRAFT_HUB_TOKEN: Final = "PACELINE_DRAFT_HF_TOKEN"
 
 POD_USER: Final = 10001
 

@@ -67,17 +67,17 @@ def open_location(
     return Location(LocalFolder(path))
 
 
-def pinned_location(text: str) -> tuple[Location, str | None]:
+def pinned_location(text: str, token: str | None = None) -> tuple[Location, str | None]:
     """A hub location at the commit that it stands for now, and that commit: nothing read later is of another one.
 
     Takes one small request. Elsewhere, or where the hub does not say, the location as ``open_location`` gives it and None.
     """
-    location = open_location(text)
+    location = open_location(text, token=token)
     if not text.startswith("hf://"):
         return location, None
     source = location.folder.open(location.gguf_file or "config.json")
     commit = getattr(source, "commit", None) or ""
-    return (open_location(text, commit=commit), commit) if _COMMIT.fullmatch(commit) else (location, None)
+    return (open_location(text, token=token, commit=commit), commit) if _COMMIT.fullmatch(commit) else (location, None)
 
 
 def _hub(text: str, commit: str | None, endpoint: str | None, token: str | None, budget: Budget) -> Location:

@@ -8,8 +8,8 @@ from headers_builder import write_checkpoint
 from operator_builders import HUB_PAIR, fits, make_job, make_model, make_pod, make_resource, terminated
 from released_pairs import TINY_TARGET_CONFIG, target_shapes
 
+from paceline_compat import MetadataError, Verdict, inspect_pair
 from paceline_compat import Problem as Broken
-from paceline_compat import Verdict, inspect_pair
 from paceline_operator import caching, inspect, inspection
 from paceline_operator.judgement import field_of, judge
 from paceline_operator.names import TERMINATION_LOG_BYTES
@@ -197,6 +197,23 @@ def test_what_cannot_be_pinned_is_read_as_named(place, revision, monkeypatch):
     monkeypatch.delenv("HF_ENDPOINT", raising=False)
 
     assert inspect.pinned(place) == (place, revision)
+
+
+def test_a_draft_is_read_with_the_token_that_is_given_for_it(tmp_path, monkeypatch):
+    """Both are read in one container, each by its own right."""
+    tokens = {}
+
+    def refuse(place, token=None):
+        tokens[place] = token
+        raise MetadataError(place, "is gated")
+
+    monkeypatch.setattr(inspect, "pinned_location", refuse)
+    monkeypatch.delenv("HF_ENDPOINT", raising=False)
+    monkeypatch.setenv("PACELINE_DRAFT_HF_TOKEN", "theirs")
+
+    inspect.main(["--target", "hf://ours/target", "--draft", "hf://theirs/draft"], tmp_path / "log")
+
+    assert tokens == {"hf://ours/target": None, "hf://theirs/draft": "theirs"}
 
 
 @pytest.mark.parametrize(

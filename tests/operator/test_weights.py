@@ -67,6 +67,28 @@ def test_the_order_of_access_modes_means_nothing(modes):
     assert claim["spec"]["accessModes"] == ["ReadOnlyMany", "ReadWriteMany"]
 
 
+@pytest.mark.parametrize(
+    "target, draft, tokens",
+    [
+        ("ours", "theirs", {"HF_TOKEN": "ours", "PACELINE_DRAFT_HF_TOKEN": "theirs"}),
+        ("ours", "ours", {"HF_TOKEN": "ours"}),
+        (None, "theirs", {"HF_TOKEN": "theirs"}),
+    ],
+)
+def test_the_inspect_job_reads_each_source_with_its_own_token(target, draft, tokens):
+    """With the target's token alone, a draft that is private to others would never be inspected, so never served."""
+    uris = {"target": "hf://ours/target", "draft": "hf://theirs/draft"}
+    secrets = {"target": target, "draft": draft}
+    sources = {
+        role: {"uri": uri, **({"secretRef": {"name": secrets[role]}} if secrets[role] else {})} for role, uri in uris.items()
+    }
+    (container,) = pods_of({**sources, "speculation": {"algorithm": "dflash"}})["inspect"]["containers"]
+    references = {one["name"]: one["valueFrom"]["secretKeyRef"] for one in container["env"] if "valueFrom" in one}
+
+    assert {name: reference["name"] for name, reference in references.items()} == tokens
+    assert {reference["key"] for reference in references.values()} == {"HF_TOKEN"}
+
+
 def test_the_address_in_a_sources_secret_wins_over_the_operators():
     """The fetch reads the variables as AWS's own tools do: the first of each pair that is set."""
     config = replace(CONFIG, s3_endpoint="https://store.example", s3_region="eu-1")

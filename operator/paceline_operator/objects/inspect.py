@@ -7,7 +7,13 @@ the pod's termination message (see `paceline_operator.inspect`).
 from __future__ import annotations
 
 from paceline_operator.config import OperatorConfig
-from paceline_operator.names import COMPONENT_INSPECT, CONTAINER_INSPECT, TERMINATION_LOG
+from paceline_operator.names import (
+    COMPONENT_INSPECT,
+    CONTAINER_INSPECT,
+    ENV_DRAFT_HUB_TOKEN,
+    ENV_HUB_TOKEN,
+    TERMINATION_LOG,
+)
 from paceline_operator.objects import weights
 from paceline_operator.objects.common import Object, without_none
 from paceline_operator.objects.job import job
@@ -70,9 +76,12 @@ def location_in_pod(source: Source) -> str:
 
 
 def _environment(model: Model, config: OperatorConfig) -> list[Object]:
-    """Both sources' variables; where they name different Secrets for one variable, the target's wins."""
+    """Both sources' variables; where their tokens lie in different Secrets, the draft's goes by a name of its own."""
     found: dict[str, Object] = {}
-    for source in reversed(model.spec.sources):
-        if source.scheme == "hf":
-            found |= {variable["name"]: variable for variable in weights.source_environment(source, config)}
+    for source in model.spec.sources:
+        for variable in weights.source_environment(source, config) if source.scheme == "hf" else ():
+            name = variable["name"]
+            if name == ENV_HUB_TOKEN and found.get(name, variable) != variable:
+                name = ENV_DRAFT_HUB_TOKEN
+            found[name] = {**variable, "name": name}
     return list(found.values())

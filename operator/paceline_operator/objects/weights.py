@@ -6,14 +6,21 @@ Used by the builders of the Deployment and of both Jobs. Says what to mount and 
 from __future__ import annotations
 
 from paceline_operator.config import OperatorConfig
-from paceline_operator.names import CONTAINER_FETCH, ENV_HUB_ENDPOINT, MOUNT_CLAIMS, MOUNT_WEIGHTS, VOLUME_WEIGHTS
+from paceline_operator.names import (
+    CONTAINER_FETCH,
+    ENV_HUB_ENDPOINT,
+    ENV_HUB_TOKEN,
+    MOUNT_CLAIMS,
+    MOUNT_WEIGHTS,
+    VOLUME_WEIGHTS,
+)
 from paceline_operator.objects.common import Object, without_none
 from paceline_operator.source import Source
 from paceline_operator.spec import Model
 
 # The variables that `paceline fetch` reads, and whether a source's Secret may leave them out.
 SECRET_KEYS = {
-    "hf": {"HF_TOKEN": False},
+    "hf": {ENV_HUB_TOKEN: False},
     "s3": {
         "AWS_ACCESS_KEY_ID": False,
         "AWS_SECRET_ACCESS_KEY": False,
