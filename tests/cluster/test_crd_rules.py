@@ -44,10 +44,21 @@ GOOD = {
         **CLAIM,
         "runtime": {"args": ["--max-model-len", "4096", "--api-key-file=/x"], "env": [{"name": "A", "value": "b"}]},
     },
+    "labels and annotations": {
+        **CLAIM,
+        "scheduling": {"nodeSelector": {"nvidia.com/gpu.product": "NVIDIA-H200", "pool": ""}},
+        "service": {"annotations": {"service.beta.kubernetes.io/aws-load-balancer-type": "an nlb"}},
+        "metrics": {"podMonitor": {"labels": {"release": "prometheus"}}},
+        "networkPolicy": {"fromNamespaces": ["web-1"]},
+    },
     "scheduling": {
         **CLAIM,
         "scheduling": {
-            "tolerations": [{"operator": "Exists"}],
+            "tolerations": [
+                {"operator": "Exists"},
+                {"key": "pool", "value": "gpu"},
+                {"key": "pool", "operator": "Exists", "value": "", "effect": "NoExecute", "tolerationSeconds": 0},
+            ],
             "spread": [{"topologyKey": "zone"}],
             "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "h200"}],
         },
@@ -148,6 +159,40 @@ BAD = {
         "give minAvailable or maxUnavailable, not both",
     ),
     "gpu name": ({**CLAIM, "resources": {"gpu": {"resourceName": "gpu"}}}, "spec.resources.gpu.resourceName"),
+    "secret's name": ({"target": {"uri": "hf://a/b", "secretRef": {"name": "a..b"}}}, "spec.target.secretRef.name"),
+    "gpu name's domain": ({**CLAIM, "resources": {"gpu": {"resourceName": "a..b/gpu"}}}, "spec.resources.gpu.resourceName"),
+    "label's value": ({**CLAIM, "scheduling": {"nodeSelector": {"pool": "a b"}}}, "spec.scheduling.nodeSelector.pool"),
+    "label's key": ({**CLAIM, "scheduling": {"nodeSelector": {"a b": "x"}}}, "keys of labels read NAME or PREFIX/NAME"),
+    "annotation's key": ({**CLAIM, "service": {"annotations": {"a b": "x"}}}, "keys of annotations read NAME or PREFIX/NAME"),
+    "label of ours": (
+        {**CLAIM, "metrics": {"podMonitor": {"labels": {"app.kubernetes.io/name": "x"}}}},
+        "the operator sets app.kubernetes.io/name",
+    ),
+    "namespace": ({**CLAIM, "networkPolicy": {"fromNamespaces": ["a b"]}}, "spec.networkPolicy.fromNamespaces[0]"),
+    "secret's key": (
+        {**CLAIM, "runtime": {"env": [{"name": "A", "valueFrom": {"secretKeyRef": {"name": "s", "key": "a b"}}}]}},
+        "spec.runtime.env[0].valueFrom.secretKeyRef.key",
+    ),
+    "toleration of nothing": ({**CLAIM, "scheduling": {"tolerations": [{}]}}, "it needs operator Exists"),
+    "toleration with a value": (
+        {**CLAIM, "scheduling": {"tolerations": [{"key": "a", "operator": "Exists", "value": "b"}]}},
+        "operator Exists compares no value",
+    ),
+    "toleration for a time": (
+        {**CLAIM, "scheduling": {"tolerations": [{"key": "a", "operator": "Exists", "tolerationSeconds": 5}]}},
+        "tolerationSeconds needs effect NoExecute",
+    ),
+    "no node will do": (
+        {
+            **CLAIM,
+            "scheduling": {
+                "affinity": {
+                    "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": []}},
+                }
+            },
+        },
+        "nodeSelectorTerms",
+    ),
     "token in the spec": ({"target": {"uri": "hf://a/b", "token": "secret"}}, 'unknown field "spec.target.token"'),
 }
 BAD_NAMES = ["x" * 41, "a.b", "1a"]
