@@ -70,8 +70,9 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     @property
     def path(self) -> str:
         """What the runtime is told to load: the folder, or the GGUF file in it."""
-        file = unquote(self.uri.partition("#")[0].rpartition("/")[2])  # as the fetch names it on disk
-        if self.scheme in ("hf", "https") and file.endswith(".gguf"):
+        name = self.uri.partition("#")[0].rstrip("/").rpartition("/")[2]
+        file = unquote(name) if self.scheme == "https" else name  # as the fetch names it on disk
+        if self.scheme in ("hf", "s3", "https") and file.endswith(".gguf"):
             return f"{self.folder}/{file}"
         return self.folder
 

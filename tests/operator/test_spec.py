@@ -83,6 +83,7 @@ def test_all_problems_are_told_at_once():
         (Target(uri="hf://org/name/q.gguf", revision="v1"), "hf://org/name@v1/q.gguf", "/models/weights/{digest}/q.gguf"),
         (Target(uri="hf://org/name", revision="refs/pr/1"), "hf://org/name@refs%2Fpr%2F1", "/models/weights/{digest}"),
         (Target(uri="https://host/a/q.gguf#sha256=00"), "https://host/a/q.gguf#sha256=00", "/models/weights/{digest}/q.gguf"),
+        (Target(uri="s3://bucket/a/q%20.gguf"), "s3://bucket/a/q%20.gguf", "/models/weights/{digest}/q%20.gguf"),
         (Target(uri="s3://bucket/prefix"), "s3://bucket/prefix", "/models/weights/{digest}"),
     ],
 )
