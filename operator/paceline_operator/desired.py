@@ -84,7 +84,7 @@ def inherit(model: Model, status: Mapping[str, Any], observed: Observed, facts: 
     `facts` are those of the inspection.
     """
     found = observed.get("Deployment", model.name)
-    replicas = found["spec"].get("replicas") if found and _we_scale(found) else None
+    replicas = _kept_replicas(model, found) if found else None
     return Inherited(status.get("runtimeImage"), replicas, (facts or {}).get("fetchedBytes", 0))
 
 
@@ -93,6 +93,17 @@ def chosen_image(model: Model, config: OperatorConfig, inherited: Inherited, obs
     if model.spec.runtime.image or observed.get("Deployment", model.name) is None:
         return {}
     return {"runtimeImage": deployment.image_of(model, config, inherited)}
+
+
+def _kept_replicas(model: Model, found: Object) -> int | None:
+    """The count to go on applying: what we set, while it is ours.
+
+    Not 0 where an autoscaler may not go there: a HorizontalPodAutoscaler takes a Deployment at 0 for switched off.
+    """
+    replicas: int | None = found["spec"].get("replicas")
+    if model.spec.autoscaling and replicas == 0 and model.spec.autoscaling.min_replicas:
+        return model.spec.autoscaling.min_replicas
+    return replicas if _we_scale(found) else None
 
 
 def _we_scale(found: Object) -> bool:
