@@ -24,7 +24,7 @@ RETRY_S = 120.0
 
 @dataclass(frozen=True)
 class Plan:
-    """`apply` in order, then `delete`. `details` say why, for the log. `look_again_s` is None when events suffice."""
+    """`delete`, then `apply` in order. `details` say why, for the log. `look_again_s` is None when events suffice."""
 
     apply: tuple[Object, ...] = ()
     delete: tuple[Object, ...] = ()

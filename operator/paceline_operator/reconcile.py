@@ -29,6 +29,8 @@ Object = dict[str, Any]
 logger = logging.getLogger(__name__)
 # Refusals that a retry alone does not mend: the status tells, and the queue tries again slowly.
 REFUSALS = frozenset({400, 403, 405, 409, 422})
+# Without these a pod would be open to everybody, or write into the claim of a namesake.
+BEFORE_PODS = frozenset({"NetworkPolicy", "PersistentVolumeClaim"})
 # After so many failures in a row, a failing API server is told in the status like a refusal (a full address range is a 500).
 PATIENCE = 4
 
@@ -97,16 +99,21 @@ class Reconciler:
         return Outcome(self._look_again_s(model, step), trouble)
 
     async def _carry_out(self, key: Key, step: Plan, is_patient: bool) -> str:
-        """Apply everything, then delete if nothing was refused. Returns the refusals as text.
+        """Delete, then apply: KEDA refuses a ScaledObject beside the autoscaler that it takes over from.
 
-        What may pass by itself is raised, while patience lasts.
+        A refused child keeps no other from being applied, unless pods need it and it is not there. Returns the refusals as
+        text; what may pass by itself is raised, while patience lasts.
         """
         if not step.is_empty:
             logger.info("model %s/%s: %s", key.namespace, key.name, ", ".join(step.details))
-        refusals = [await self._refusal(self._apply(key, document), is_patient) for document in step.apply]
-        if not any(refusals):
-            deletes = [(found, BY_NAME[found["kind"]]) for found in step.delete]
-            refusals = [await self._refusal(self._cluster.delete(*one), is_patient) for one in deletes]
+        refusals = []
+        for found in step.delete:
+            refusals.append(await self._refusal(self._cluster.delete(found, BY_NAME[found["kind"]]), is_patient))
+        for document in step.apply:
+            refusals.append(await self._refusal(self._apply(key, document), is_patient))
+            kind, name = document["kind"], document["metadata"]["name"]
+            if refusals[-1] and kind in BEFORE_PODS and self._store.observed(key).get(kind, name) is None:
+                break
         return "; ".join(filter(None, refusals))
 
     async def _refusal(self, write: Awaitable[None], is_patient: bool) -> str:

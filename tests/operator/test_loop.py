@@ -9,6 +9,7 @@ import pytest
 from operator_builders import CLAIM
 
 from paceline_operator import handlers, reconcile, watchdog
+from paceline_operator.errors import ApiError
 from paceline_operator.kinds import BY_NAME, MODEL
 from paceline_operator.reviews import sample_review
 
@@ -69,6 +70,19 @@ async def test_idle_means_no_writes(running):
     assert after == before
 
 
+async def test_what_is_no_longer_asked_for_goes_first(running):
+    """An autoscaler of another kind, applied beside the old one, would be refused and the old one stay for ever."""
+    await running.call("PATCH", MODEL, "demo", {"spec": {"autoscaling": {"maxReplicas": 3}}})
+    await served(running)
+    await running.until(lambda: running.names("horizontalpodautoscalers"), "an autoscaler")
+    before = len(await idle(running))
+    await running.call("PATCH", MODEL, "demo", {"spec": {"autoscaling": None, "replicas": 2}})
+    await running.until(lambda: not running.names("horizontalpodautoscalers"), "no autoscaler")
+    children = [one for one in (await idle(running))[before:] if one[1] in ("horizontalpodautoscalers", "deployments")]
+
+    assert children == [("DELETE", "horizontalpodautoscalers"), ("PATCH", "deployments")]
+
+
 @pytest.mark.parametrize("status", [429, 500, 503, 504])
 async def test_failures_of_the_api_server_are_waited_out(running, status):
     """Each write fails once or twice; in the end everything is there, once."""
@@ -102,6 +116,26 @@ async def test_a_refused_child_keeps_no_other_from_being_made(running):
 
     assert running.find("deployments", "demo")
     assert running.find("services", "demo") is None
+
+
+async def test_no_pod_is_made_while_its_network_policy_is_refused(running):
+    """Else it would be open to everybody."""
+    await running.call("PATCH", MODEL, "demo", {"metadata": {"generation": 2}, "spec": {"networkPolicy": {"enabled": True}}})
+    await running.until(lambda: running.names("jobs"), "an inspect Job")
+    await idle(running)
+    apply = running.operator.cluster.apply
+
+    async def refuse_policies(document, kind, subresource=""):
+        if kind.kind == "NetworkPolicy":
+            raise ApiError(403, "no policies here")
+        return await apply(document, kind, subresource)
+
+    running.operator.cluster.apply = refuse_policies
+    await running.give_verdict()
+    await running.until(lambda: running.condition("Progressing") == ("False", "ApplyFailed"), "the trouble is told")
+
+    assert running.find("services", "demo")
+    assert running.find("deployments", "demo") is None
 
 
 async def test_a_failure_that_lasts_is_told(running, monkeypatch):
