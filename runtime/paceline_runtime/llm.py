@@ -77,9 +77,9 @@ class LLM:
         if len(params) != len(prompts):
             raise ValueError(f"{len(prompts)} prompts, but {len(params)} sampling parameters")
         submits = [self._submit(prompt, one) for prompt, one in zip(prompts, params, strict=True)]
-        self._add(submits)
         answers = {submit.request_id: Completion(Usage(prompt_tokens=len(submit.prompt_ids))) for submit in submits}
         try:
+            self._add(submits)
             while self.engine.has_work:
                 for tokens in self.engine.step():
                     _extend(answers[tokens.request_id], tokens)
@@ -103,12 +103,10 @@ class LLM:
         return Submit(request_id=f"offline-{self._num_requests}", prompt_ids=ids, params=params)
 
     def _add(self, submits: Sequence[Submit]) -> None:
-        """Queue all requests or none."""
+        """Queue all requests; after a refusal, those before it are still to be aborted."""
         for index, submit in enumerate(submits):
             refused = self.engine.add(submit)
             if refused is not None:
-                for other in submits[:index]:
-                    self.engine.abort(other.request_id)
                 raise ValueError(f"prompt {index}: {refused.message}")
 
 

@@ -60,6 +60,15 @@ def test_one_bad_prompt_and_nothing_runs(llm):
     assert not llm.engine.has_work
 
 
+def test_a_prompt_of_the_wrong_type_takes_the_others_back(llm):
+    """Whatever is raised while they are queued, the next call answers as ever."""
+    with pytest.raises(TypeError):
+        llm.generate([PROMPT, ["word"]], PARAMS)
+
+    assert not llm.engine.has_work
+    assert 1 == len(llm.generate([PROMPT], PARAMS))
+
+
 def test_what_was_interrupted_leaves_nothing_behind(llm, monkeypatch):
     """Ctrl-C in the middle, and the next call answers as ever."""
     before, step, count = llm.generate([PROMPT], PARAMS)[0].token_ids, llm.engine.step, iter(range(100))
