@@ -5,6 +5,8 @@ For scripts, tests and benchmarks; the server uses the same engine in a process 
 
 from __future__ import annotations
 
+import itertools
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -53,14 +55,18 @@ class Completion:
 
 
 class LLM:
-    """A loaded model. Keyword arguments are the fields of `EngineConfig`; `dtype` may also be a torch dtype."""
+    """A loaded model. Keyword arguments are the fields of `EngineConfig`; `dtype` may also be a torch dtype.
+
+    Threads may share it: their calls run one after the other.
+    """
 
     def __init__(self, model_path: str, *, dtype: str | torch.dtype = "auto", **options: Any) -> None:
         name = str(dtype).removeprefix("torch.")
         self.config = EngineConfig(model_path=str(model_path), dtype=name, **options)
         self._tokenizer: Tokenizer | None = None
         self.engine = build_engine(self.config, decode=lambda ids: self.tokenizer.decode(list(ids)))
-        self._num_requests = 0
+        self._numbers = itertools.count(1)
+        self._lock = threading.Lock()
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -77,6 +83,26 @@ class LLM:
         if len(params) != len(prompts):
             raise ValueError(f"{len(prompts)} prompts, but {len(params)} sampling parameters")
         submits = [self._submit(prompt, one) for prompt, one in zip(prompts, params, strict=True)]
+        with self._lock:
+            answers = self._run(submits)
+        if any(isinstance(prompt, str) for prompt in prompts) or self._tokenizer is not None:
+            for submit in submits:
+                answers[submit.request_id].text = _text(self.tokenizer.decode, submit, answers[submit.request_id])
+        return list(answers.values())
+
+    def rebuild_cache(self, **sizes: int) -> None:
+        """Resize the idle cache: `num_pages`, `num_state_slots`, `memory_bytes`. ValueError (nothing changed) if impossible."""
+        with self._lock:
+            done = self.engine.rebuild(Rebuild(**sizes))
+        if done.error is not None:
+            raise ValueError(done.error)
+
+    def _submit(self, prompt: Prompt, params: SamplingParams) -> Submit:
+        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+        return Submit(request_id=f"offline-{next(self._numbers)}", prompt_ids=ids, params=params)
+
+    def _run(self, submits: Sequence[Submit]) -> dict[str, Completion]:
+        """What the engine gives each request, without its text."""
         answers = {submit.request_id: Completion(Usage(prompt_tokens=len(submit.prompt_ids))) for submit in submits}
         try:
             self._add(submits)
@@ -86,21 +112,7 @@ class LLM:
         finally:  # interrupted, it must leave nothing behind for the next call
             for request_id in answers:
                 self.engine.abort(request_id)
-        if any(isinstance(prompt, str) for prompt in prompts) or self._tokenizer is not None:
-            for submit in submits:
-                answers[submit.request_id].text = _text(self.tokenizer.decode, submit, answers[submit.request_id])
-        return list(answers.values())
-
-    def rebuild_cache(self, **sizes: int) -> None:
-        """Resize the idle cache: `num_pages`, `num_state_slots`, `memory_bytes`. ValueError (nothing changed) if impossible."""
-        done = self.engine.rebuild(Rebuild(**sizes))
-        if done.error is not None:
-            raise ValueError(done.error)
-
-    def _submit(self, prompt: Prompt, params: SamplingParams) -> Submit:
-        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
-        self._num_requests += 1
-        return Submit(request_id=f"offline-{self._num_requests}", prompt_ids=ids, params=params)
+        return answers
 
     def _add(self, submits: Sequence[Submit]) -> None:
         """Queue all requests; after a refusal, those before it are still to be aborted."""

@@ -1,5 +1,7 @@
 """The offline interface: prompts in, texts out; what ends a text is no part of it; one bad prompt and nothing runs."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from tiny_served import save_served
@@ -85,6 +87,16 @@ def test_what_was_interrupted_leaves_nothing_behind(llm, monkeypatch):
 
     assert before == llm.generate([PROMPT], PARAMS)[0].token_ids
     llm.engine.check_integrity()
+
+
+def test_threads_may_share_it(llm):
+    """Each gets its own answers, the same as alone."""
+    prompts = [PROMPT, "be", "or not", "to"]
+    alone = [llm.generate([prompt], PARAMS)[0].token_ids for prompt in prompts]
+    with ThreadPoolExecutor(len(prompts)) as pool:
+        together = pool.map(lambda prompt: llm.generate([prompt], PARAMS)[0].token_ids, prompts)
+
+    assert alone == list(together)
 
 
 def test_another_cache_changes_no_text(llm):
