@@ -79,6 +79,8 @@ class LLM:
         self, prompts: Sequence[Prompt], sampling_params: SamplingParams | Sequence[SamplingParams]
     ) -> list[Completion]:
         """Answer all prompts together. Raises ValueError, naming the prompt, before anything runs if one can never run."""
+        if isinstance(prompts, str):
+            raise ValueError("prompts must be a list, but is one string, whose characters are no prompts: put it into a list")
         params = [sampling_params] * len(prompts) if isinstance(sampling_params, SamplingParams) else list(sampling_params)
         if len(params) != len(prompts):
             raise ValueError(f"{len(prompts)} prompts, but {len(params)} sampling parameters")

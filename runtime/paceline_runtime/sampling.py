@@ -83,6 +83,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
             ),
             ("seed", self.seed is None or -(2**63) <= self.seed < 2**63, "must fit in 64 bits"),
             ("stop", len(self.stop) <= MAX_STOP_STRINGS, f"holds more than {MAX_STOP_STRINGS} strings"),
+            ("stop", not isinstance(self.stop, str), "must be a list or tuple of strings, not one string"),
             ("stop", all(self.stop), "must not hold an empty string"),
             (
                 "stop",

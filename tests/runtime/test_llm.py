@@ -62,6 +62,14 @@ def test_one_bad_prompt_and_nothing_runs(llm):
     assert not llm.engine.has_work
 
 
+def test_a_string_is_no_list_of_its_characters(llm):
+    """Neither as prompts nor as stop strings."""
+    with pytest.raises(ValueError, match="prompts must be a list"):
+        llm.generate(PROMPT, PARAMS)
+    with pytest.raises(ValueError, match="prompt 0: stop must be a list"):
+        llm.generate([PROMPT], SamplingParams(stop="be"))
+
+
 def test_a_prompt_of_the_wrong_type_takes_the_others_back(llm):
     """Whatever is raised while they are queued, the next call answers as ever."""
     with pytest.raises(TypeError):
