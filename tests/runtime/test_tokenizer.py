@@ -255,6 +255,11 @@ def test_what_a_template_refuses_or_must_not_do_is_an_error(source, named):
         render(source)
 
 
+def test_a_variable_may_replace_a_token_as_in_transformers():
+    """And is not refused as if the messages were wrong."""
+    assert "<begin>" == render("{{ bos_token }}", bos_token="<begin>")
+
+
 @pytest.mark.parametrize("source", ["{% for %}", "{{" + "(" * 3000 + "1" + ")" * 3000 + "}}"])
 def test_a_template_that_does_not_compile_is_named(source):
     with pytest.raises(ChatTemplateError, match="does not compile"):

@@ -49,10 +49,10 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]] | None = None,
         **variables: Any,
     ) -> str:
-        """The prompt. `variables` are the template's own switches, such as `enable_thinking`."""
-        names = {**self._tokens, "messages": messages, "tools": tools, "add_generation_prompt": add_generation_prompt}
+        """The prompt. `variables` are the template's own switches, such as `enable_thinking`; they may replace a token."""
+        given = {"messages": messages, "tools": tools, "add_generation_prompt": add_generation_prompt}
         try:
-            return self._template.render(**names, **variables)
+            return self._template.render({**self._tokens, **variables, **given})
         except Exception as error:  # a template computes: it may divide by zero, recurse or ask for too much memory
             what = str(error) or type(error).__name__
             raise ChatTemplateError(f"the chat template refuses these messages: {what}") from error
