@@ -100,7 +100,8 @@ def _checked(
     num_generation_prompt: int = 0,
 ) -> Job:
     prompt_field = "messages" if isinstance(body, ChatBody) else "prompt"
-    problems = [Problem(name, f"{name} {message}") for name, message in params.problems(ready.vocab_size)]
+    found = [(_name_in(body, name), message) for name, message in params.problems(ready.vocab_size)]
+    problems = [Problem(name, f"{name} {message}") for name, message in found]
     problems += [problem for prompt in prompts for problem in _prompt_problems(prompt, prompt_field, params.max_tokens, ready)]
     if not prompts:
         problems.append(Problem(prompt_field, f"{prompt_field} must not be an empty list"))
@@ -118,6 +119,16 @@ def _checked(
         num_generation_prompt=num_generation_prompt,
         prompt_field=prompt_field,
     )
+
+
+def _name_in(body: ChatBody | CompletionBody, name: str) -> str:
+    """What the request calls a sampling parameter."""
+    if isinstance(body, ChatBody):
+        if name == "logprobs":
+            return "top_logprobs"
+        if name == "max_tokens" and body.max_tokens is None:
+            return "max_completion_tokens"
+    return name
 
 
 def _prompt_problems(prompt: list[int], name: str, max_tokens: int | None, ready: messages.Ready) -> list[Problem]:

@@ -35,6 +35,7 @@ UNIONS = {
     "prompt": "must be a string, a list of strings, a list of token ids, or a list of lists of token ids",
     "stop": "must be a string or a list of strings",
     "content": "must be a string or a list of parts like {'type': 'text', 'text': ...}; other types are not supported",
+    "chat_template_kwargs": "must be an object whose values are strings, numbers and booleans",
 }
 
 

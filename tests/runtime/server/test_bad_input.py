@@ -82,7 +82,10 @@ BAD_CHATS = [
     ({"chat_template_kwargs": {"self": 1}}, "chat_template_kwargs.self"),
     ({"logprobs": 1}, "logprobs"),
     ({"top_logprobs": 3}, "top_logprobs"),
-    ({"logprobs": True, "top_logprobs": 21}, "logprobs"),
+    ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+    ({"max_completion_tokens": 0}, "max_completion_tokens"),
+    ({"chat_template_kwargs": {"x": [1]}}, "chat_template_kwargs"),
+    ({"chat_template_kwargs": 5}, "chat_template_kwargs"),
     ({"max_tokens": 5, "max_completion_tokens": 6}, "max_tokens"),
     ({"reasoning_effort": "high"}, "reasoning_effort"),
 ]
