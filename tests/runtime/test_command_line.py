@@ -138,12 +138,12 @@ def test_flags_that_contradict_each_other_are_refused(flags: list[str], remedy: 
 
 
 def test_keys_come_from_flags_environment_and_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of them count; blank lines do not."""
+    """All of them count; blank lines and spaces around a key do not."""
     file = tmp_path / "keys"
     file.write_text("third\n\n  fourth \n")
     monkeypatch.setenv(env.API_KEY, "second")
 
-    assert configured("--api-key", "first", "--api-key-file", str(file)).api_keys == ("first", "second", "third", "fourth")
+    assert configured("--api-key", " first\n", "--api-key-file", str(file)).api_keys == ("first", "second", "third", "fourth")
 
 
 @pytest.mark.parametrize("text", ["", "\n \n"])

@@ -98,8 +98,9 @@ def console(config: ServeConfig) -> Watcher:
 
 
 def _api_keys(args: argparse.Namespace) -> tuple[str, ...]:
-    keys = [*args.api_key, *filter(None, [env.api_key(os.environ)])]
-    if not all(key.strip() for key in keys):
+    # Spaces around a key do not arrive in the header of whoever sends it.
+    keys = [key.strip() for key in (*args.api_key, *filter(None, [env.api_key(os.environ)]))]
+    if not all(keys):
         raise ConfigError(["--api-key is empty: give it a key or leave it out"])
     return (*keys, *(_key_file(args.api_key_file) if args.api_key_file else ()))
 

@@ -99,8 +99,8 @@ class ApiKeys:
 
     def _is_known(self, authorization: str) -> bool:
         scheme, _, key = authorization.partition(" ")
-        # Header bytes arrive decoded as Latin-1, whatever the client meant.
-        given = _digest(key.strip().encode("latin-1"))
+        # Header bytes arrive decoded as Latin-1, whatever the client meant; the last byte of "à" would be a space there.
+        given = _digest(key.encode("latin-1").strip())
         # Every key is compared, and digests have one length: the time tells nothing.
         matches = [hmac.compare_digest(given, digest) for digest in self._digests]
         return scheme.lower() == "bearer" and any(matches)
