@@ -17,6 +17,7 @@ import zmq.asyncio
 
 from paceline_runtime.config import EngineConfig
 from paceline_runtime.engine.process import DEFAULT_FACTORY
+from paceline_runtime.errors import ConfigError
 
 LINGER_MS = 1000
 
@@ -34,11 +35,14 @@ class EngineProcess:
         self.socket = self._context.socket(zmq.PAIR)
 
     async def start(self) -> None:
-        """Bind, start the process, hand it its configuration."""
+        """Bind, start the process, hand it its configuration. Raises ConfigError where no socket can be."""
         address = f"ipc://{self._folder.name}/engine"
         self.socket.set_hwm(0)
         self.socket.setsockopt(zmq.LINGER, LINGER_MS)
-        self.socket.bind(address)
+        try:
+            self.socket.bind(address)
+        except zmq.ZMQError as error:  # a socket's path has at most 107 bytes
+            raise ConfigError([f"no socket can be in {self._folder.name}, set TMPDIR to another folder: {error}"]) from None
         command = [sys.executable, "-m", "paceline_runtime.engine.process", address, self._factory]
         # Its own session: Ctrl-C must reach the server only, which then drains.
         self._process = await asyncio.create_subprocess_exec(

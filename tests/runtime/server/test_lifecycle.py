@@ -3,11 +3,16 @@
 import os
 import select
 import signal
+import tempfile
 from pathlib import Path
 
 import httpx
 import pytest
 from served import TIMEOUT_S, served
+
+from paceline_runtime.config import EngineConfig
+from paceline_runtime.errors import ConfigError
+from paceline_runtime.server.engine_process import EngineProcess
 
 COMPLETIONS = "/v1/completions"
 DEATHS = [("crash", "scripted crash"), ("die", "ended with status 7")]
@@ -190,3 +195,15 @@ def test_a_taken_port_is_explained() -> None:
         message = f"cannot listen on --host 127.0.0.1 --port {port}"
         with pytest.raises(AssertionError, match=message), served("build_fake_engine", "--port", port):
             pass
+
+
+async def test_a_temporary_folder_with_too_long_a_path_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The socket to the engine would be in it."""
+    folder = tmp_path / ("deep" * 25)
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    process = EngineProcess(EngineConfig(model_path="fake"))
+
+    with pytest.raises(ConfigError, match="set TMPDIR"):
+        await process.start()
+    await process.stop(0)
