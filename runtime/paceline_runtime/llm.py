@@ -43,7 +43,10 @@ class Usage:
 
 @dataclass
 class Completion:
-    """One answer. `step_tokens` holds how many tokens each verify step committed, in order."""
+    """One answer. `step_tokens` holds how many tokens each verify step committed, in order.
+
+    `text` is empty after a call with token ids for all prompts and without stop strings, which needs no tokenizer.
+    """
 
     usage: Usage
     token_ids: list[int] = field(default_factory=list)
@@ -87,7 +90,7 @@ class LLM:
         submits = [self._submit(prompt, one) for prompt, one in zip(prompts, params, strict=True)]
         with self._lock:
             answers = self._run(submits)
-        if any(isinstance(prompt, str) for prompt in prompts) or self._tokenizer is not None:
+        if any(isinstance(prompt, str) for prompt in prompts) or any(one.stop for one in params):
             for submit in submits:
                 answers[submit.request_id].text = _text(self.tokenizer.decode, submit, answers[submit.request_id])
         return list(answers.values())

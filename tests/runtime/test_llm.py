@@ -37,6 +37,15 @@ def test_token_ids_do_as_well_as_a_text(llm):
     assert texts[0].token_ids[:5] == texts[1].token_ids
 
 
+def test_whether_there_is_a_text_depends_on_the_call_alone(llm):
+    """Not on whether an earlier one has loaded the tokenizer."""
+    ids = llm.tokenizer.encode(PROMPT)
+    stopped = SamplingParams(max_tokens=24, ignore_eos=True, stop=("never said",))
+
+    assert "" == llm.generate([ids], PARAMS)[0].text
+    assert llm.generate([PROMPT], PARAMS)[0].text == llm.generate([ids], stopped)[0].text != ""
+
+
 def test_a_text_ends_before_what_ended_it(llm):
     """A stop string inside a token's text, and a stop token."""
     whole = llm.generate([PROMPT], PARAMS)[0]
