@@ -5,6 +5,7 @@ For scripts, tests and benchmarks; the server uses the same engine in a process 
 
 from __future__ import annotations
 
+import functools
 import itertools
 import threading
 from collections.abc import Sequence
@@ -66,17 +67,16 @@ class LLM:
     def __init__(self, model_path: str, *, dtype: str | torch.dtype = "auto", **options: Any) -> None:
         name = str(dtype).removeprefix("torch.")
         self.config = EngineConfig(model_path=str(model_path), dtype=name, **options)
-        self._tokenizer: Tokenizer | None = None
-        self.engine = build_engine(self.config, decode=lambda ids: self.tokenizer.decode(list(ids)))
+        # The engine must not refer to this object: in a cycle, the model's memory would outlive the last use of it.
+        load = self._load_tokenizer = functools.cache(functools.partial(load_tokenizer, self.config.model_path))
+        self.engine = build_engine(self.config, decode=lambda ids: load().decode(ids))
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
 
     @property
     def tokenizer(self) -> Tokenizer:
         """The model's tokenizer, loaded on first use: token-id prompts without stop strings need none."""
-        if self._tokenizer is None:
-            self._tokenizer = load_tokenizer(self.config.model_path)
-        return self._tokenizer
+        return self._load_tokenizer()
 
     def generate(
         self, prompts: Sequence[Prompt], sampling_params: SamplingParams | Sequence[SamplingParams]

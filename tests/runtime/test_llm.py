@@ -1,5 +1,7 @@
 """The offline interface: prompts in, texts out; what ends a text is no part of it; one bad prompt and nothing runs."""
 
+import gc
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -104,6 +106,19 @@ def test_what_was_interrupted_leaves_nothing_behind(llm, monkeypatch):
 
     assert before == llm.generate([PROMPT], PARAMS)[0].token_ids
     llm.engine.check_integrity()
+
+
+def test_the_model_goes_with_the_last_use_of_it(tmp_path):
+    """A second one is planned with the memory of the first, and may come before Python looks for cycles."""
+    llm = LLM(str(save_served(tmp_path)), num_pages=16)
+    llm.generate([PROMPT], PARAMS)
+    target, pages = weakref.ref(llm.engine.executor.target), weakref.ref(llm.engine.executor.memory.pages)
+    gc.disable()
+    try:
+        del llm
+        assert (None, None) == (target(), pages())
+    finally:
+        gc.enable()
 
 
 def test_threads_may_share_it(llm):
