@@ -19,6 +19,7 @@ from paceline_runtime.models.registry import family_builder
 __all__ = ["load_target", "open_checkpoint"]
 
 _LOG = logging.getLogger(__name__)
+_PREFIXES = ("model.language_model", "model")
 
 
 def load_target(
@@ -53,7 +54,7 @@ def _build(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> 
     """The model over memory that is not filled yet, which on the device `meta` takes none."""
     parameters = Parameters(dtype, device)
     try:
-        model = family_builder(checkpoint.architecture)(_with_vocab_rows(checkpoint), parameters)
+        model = family_builder(checkpoint.architecture)(_as_stored(checkpoint), parameters)
     except ConfigError as error:
         raise MetadataError(checkpoint.name, str(error)) from error
     parameters.settle({tensor.name for tensor in checkpoint.tensors})
@@ -71,9 +72,20 @@ def open_checkpoint(path: Path, *, config_only: bool = False) -> Checkpoint:
     return open_folder(path, config_only=config_only)
 
 
-def _with_vocab_rows(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Add `vocab_rows` where the embedding is stored with more rows than the config's vocabulary has ids."""
-    rows = [t.shape[0] for t in checkpoint.tensors if t.name.endswith("embed_tokens.weight") and t.shape]
+def _as_stored(checkpoint: Checkpoint) -> dict[str, Any]:
+    """The config with two facts that only tensors tell: `tensor_prefix`, under which the text part is stored, and
+    `vocab_rows`, where the embedding has more rows than the config's vocabulary has ids.
+
+    transformers stores the text part of a multimodal model alone with the names that it had inside: a config without
+    `text_config` is no sign of plain names.
+    """
+    shapes = {tensor.name: tensor.shape for tensor in checkpoint.tensors}
+    prefix = next((prefix for prefix in _PREFIXES if f"{prefix}.embed_tokens.weight" in shapes), None)
+    if prefix is None:
+        return dict(checkpoint.config)
+    stored: dict[str, Any] = {"tensor_prefix": prefix}
     vocab_size = {**checkpoint.config, **(checkpoint.config.get("text_config") or {})}.get("vocab_size")
-    padded = isinstance(vocab_size, int) and bool(rows) and rows[0] > vocab_size
-    return {**checkpoint.config, **({"vocab_rows": rows[0]} if padded else {})}
+    shape = shapes[f"{prefix}.embed_tokens.weight"]
+    if isinstance(vocab_size, int) and shape and shape[0] > vocab_size:
+        stored["vocab_rows"] = shape[0]
+    return {**checkpoint.config, **stored}

@@ -69,7 +69,7 @@ def read_hybrid_config(reader: ConfigReader) -> HybridConfig:
     head_dim, vocab_size = reader.size("head_dim", 256), reader.size("vocab_size")
     return HybridConfig(
         family=reader.family,
-        prefix="model.language_model" if reader.config.get("text_config") else "model",
+        prefix=_prefix(reader),
         vocab_size=vocab_size,
         vocab_rows=reader.size("vocab_rows", vocab_size),
         hidden_size=reader.size("hidden_size"),
@@ -85,6 +85,12 @@ def read_hybrid_config(reader: ConfigReader) -> HybridConfig:
         attention_bias=reader.flag("attention_bias"),
         delta=_delta_shape(reader),
     )
+
+
+def _prefix(reader: ConfigReader) -> str:
+    """As stored; where nothing is, as a multimodal config or a plain one lets expect."""
+    usual = "model.language_model" if reader.config.get("text_config") else "model"
+    return str(reader.config.get("tensor_prefix") or usual)
 
 
 def _end_ids(config: Mapping[str, Any], text: Mapping[str, Any]) -> list[Any]:

@@ -7,6 +7,7 @@ import torch
 from hybrid_models import HYBRIDS, IDS, HybridRunner, save_hybrid
 from safetensors.torch import load_file, save_file
 
+from paceline_compat import Options, check_locations
 from paceline_compat.errors import MetadataError
 from paceline_runtime.loaders import load_target
 
@@ -90,6 +91,16 @@ def test_the_text_part_of_a_multimodal_checkpoint_is_served(name, tied, tmp_path
         assert torch.equal(plain, logits(path))
     assert caplog.text.count("vision tower is not loaded") == 1
     assert {1, 9} == set(load_target(path, dtype=torch.float64).shape.eos_ids)
+
+
+@pytest.mark.parametrize("name", HYBRIDS)
+def test_the_text_part_saved_alone_keeps_the_names_it_had_inside(name, tmp_path):
+    """As `save_pretrained` writes a text model that was loaded from a multimodal checkpoint: plain config, nested names."""
+    path = save_hybrid(name, tmp_path)
+    plain = logits(path)
+    change_tensors(path, inside_multimodal)
+    assert check_locations(str(path), None, Options("off")).fits
+    assert torch.equal(plain, logits(path))
 
 
 def test_a_padded_vocabulary_is_read_inside_a_multimodal_config_too(tmp_path):
