@@ -102,9 +102,27 @@ def test_values_that_are_not_finite_are_all_named(tmp_path):
 def test_a_tied_checkpoint_may_store_its_head_and_old_rotary_buffers(tmp_path):
     path = save_tiny("llama", tmp_path, tie_word_embeddings=True)
     before = logits(load_target(path, dtype=torch.float64))
-    surplus = {"lm_head.weight": torch.zeros(512, 64), "model.layers.0.self_attn.rotary_emb.inv_freq": torch.zeros(8)}
-    change_tensors(path, lambda tensors: tensors.update(surplus))
+
+    def repeat(tensors):
+        tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
+        tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.zeros(8)
+
+    change_tensors(path, repeat)
     assert torch.equal(logits(load_target(path, dtype=torch.float64)), before)
+
+
+@pytest.mark.parametrize("name, rows", [("llama", 512), ("llama", 500), ("qwen3_5", 512)])
+def test_a_head_that_differs_from_the_embedding_it_is_tied_to_is_refused(tmp_path, name, rows):
+    """transformers would use it, and says that the config is wrong."""
+    path = save_tiny(name, tmp_path, tie_word_embeddings=True)
+
+    def differ(tensors):
+        tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"][:rows].clone()
+        tensors["lm_head.weight"][-1, -1] += 1
+
+    change_tensors(path, differ)
+    with pytest.raises(MetadataError, match="lm_head.weight differs from the embedding.*set tie_word_embeddings to false"):
+        load_target(path, dtype=torch.float64)
 
 
 def test_padded_vocabulary_rows_are_cut_from_the_logits(tmp_path):

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tiny_models import save_tiny
 
 from paceline_compat import Options, check_locations, read_target
@@ -60,6 +61,14 @@ def changed(source: Path, folder: Path, fields: dict) -> Path:
     return folder
 
 
+def repeat_embedding_as_head(path: Path) -> None:
+    """Tied, and stored all the same."""
+    tensors = load_file(path / "model.safetensors")
+    tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
+    (path / "model.safetensors").unlink()
+    save_file(tensors, path / "model.safetensors")
+
+
 @pytest.mark.parametrize("family, fields", REFUSED)
 def test_a_config_that_the_loader_refuses_does_not_fit(checkpoints, tmp_path, family, fields):
     path = changed(checkpoints / family, tmp_path, fields)
@@ -72,6 +81,8 @@ def test_a_config_that_the_loader_refuses_does_not_fit(checkpoints, tmp_path, fa
 @pytest.mark.parametrize("fields", [{}, {"tie_word_embeddings": True}, NULLS], ids=["as saved", "tied", "nulls"])
 def test_what_fits_loads_and_takes_the_bytes_that_were_planned(checkpoints, tmp_path, family, fields):
     path = changed(checkpoints / family, tmp_path, fields)
+    if fields.get("tie_word_embeddings"):
+        repeat_embedding_as_head(path)
     assert check_locations(str(path), None, Options("off")).fits
     assert target_weight_bytes(read_target(str(path)), 4) == load_target(path, dtype=torch.float32).memory_bytes()
 

@@ -33,13 +33,15 @@ class Place:
 class Parameters:
     """Allocates on `device` in the engine's dtype; `places` maps stored names to memory.
 
-    `ignored` holds name prefixes and `ignored_suffixes` endings of stored tensors that the family has no use for; every
+    `copies` maps names that a checkpoint may store a second time to the memory that they must equal; `ignored` holds name
+    prefixes and `ignored_suffixes` endings of stored tensors that the family has no use for; every
     other surplus tensor is an error.
     """
 
     def __init__(self, dtype: torch.dtype, device: torch.device, shard: Shard | None = None) -> None:
         self.dtype, self.device, self.shard = dtype, device, shard or Shard()
         self.places: dict[str, Place] = {}
+        self.copies: dict[str, torch.Tensor] = {}
         self.ignored: list[str] = []
         self.ignored_suffixes: list[str] = []
         self._otherwise: list[tuple[tuple[str, ...], dict[str, Place]]] = []
@@ -82,7 +84,7 @@ class Parameters:
 
     def is_ignored(self, name: str) -> bool:
         """Whether a stored tensor without a place is to be passed over."""
-        return name.startswith(tuple(self.ignored)) or name.endswith(tuple(self.ignored_suffixes))
+        return name in self.copies or name.startswith(tuple(self.ignored)) or name.endswith(tuple(self.ignored_suffixes))
 
     def memory_bytes(self) -> int:
         """Bytes allocated so far."""

@@ -17,6 +17,7 @@ Progress = Callable[[int, int], None]
 
 _SPREAD = 0.02
 _LISTED = 20
+_ROWS = 4096
 
 
 def check_tensors(checkpoint: Checkpoint, parameters: Parameters) -> None:
@@ -51,6 +52,22 @@ def fill(checkpoint: Checkpoint, parameters: Parameters, on_progress: Progress |
     if spoiled:
         what = f"NaN or infinite values, as stored or in {parameters.dtype}, in {name_some(spoiled)}"
         raise MetadataError(checkpoint.name, what, "download the checkpoint again, or use another --dtype")
+    _check_copies(checkpoint, parameters)
+
+
+def _check_copies(checkpoint: Checkpoint, parameters: Parameters) -> None:
+    """A head beside the embedding that the config ties it to is read only here: transformers unties one that differs."""
+    for tensor in checkpoint.tensors:
+        kept = parameters.copies.get(tensor.name)
+        if kept is not None and not _is_equal(kept, tensor.read(parameters.device)):
+            what = f"{tensor.name} differs from the embedding, and the config ties them (tie_word_embeddings)"
+            raise MetadataError(checkpoint.name, what, "set tie_word_embeddings to false, or remove the tensor")
+
+
+def _is_equal(kept: torch.Tensor, stored: torch.Tensor) -> bool:
+    """Some rows at a time, which takes no second copy."""
+    parts = zip(torch.split(kept, _ROWS), torch.split(stored, _ROWS), strict=False)
+    return kept.shape == stored.shape and all(torch.equal(ours, theirs.to(ours.dtype)) for ours, theirs in parts)
 
 
 def _is_finite(values: torch.Tensor) -> bool:

@@ -142,7 +142,7 @@ class DenseDecoder:
         embedding = Weight(DENSE, parameters.tensor("model.embed_tokens.weight", rows, hidden))
         head = embedding if config.tied else Weight(DENSE, parameters.tensor("lm_head.weight", rows, hidden))
         if config.tied:
-            parameters.ignored.append("lm_head.")
+            parameters.copies["lm_head.weight"] = embedding.data
         parameters.ignored_suffixes.append(".rotary_emb.inv_freq")
         self._embedding, self._head = Embedding(embedding), Head(head, config.vocab_size)
         self._rotary = Rotary(config.rope, parameters.dtype, parameters.device)

@@ -164,7 +164,7 @@ class HybridDecoder:
         embedding = Weight(DENSE, parameters.tensor(f"{config.prefix}.embed_tokens.weight", rows, hidden))
         head = embedding if config.tied else Weight(DENSE, parameters.tensor("lm_head.weight", rows, hidden))
         if config.tied:
-            parameters.ignored.append("lm_head.")
+            parameters.copies["lm_head.weight"] = embedding.data
         self._embedding, self._head = Embedding(embedding), Head(head, config.vocab_size)
 
 
