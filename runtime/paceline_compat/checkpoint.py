@@ -82,7 +82,7 @@ def target_facts(
         vocab_size=vocab_size,
         head_rows=target_fields.head_rows(tensors, vocab_size),
         max_positions=fields.size("max_position_embeddings"),
-        tie_word_embeddings=bool(fields.optional_flag("tie_word_embeddings")),
+        tie_word_embeddings=target_fields.is_tied(top, fields),
         rms_norm_eps=fields.number("rms_norm_eps", 1e-6),
         rope=read_rope(fields, 0.25 if is_hybrid else 1.0),
         gdn=target_fields.gdn(fields) if is_hybrid else None,

@@ -23,6 +23,12 @@ def layer_types(fields: Fields, family: str | None, num_layers: int) -> tuple[st
     return tuple(LINEAR_ATTENTION if (i + 1) % max(interval, 1) else FULL_ATTENTION for i in range(num_layers))
 
 
+def is_tied(top: Fields, fields: Fields) -> bool:
+    """Whether the head is the embedding: a multimodal model's head lies outside its text part, so the top level decides."""
+    stated = top.optional_flag("tie_word_embeddings")
+    return bool(fields.optional_flag("tie_word_embeddings") if stated is None else stated)
+
+
 def variants(fields: Fields, family: str | None) -> dict[str, Any]:
     """Fields that make another decoder of the family, at values that do."""
     neutral = NEUTRAL_FIELDS | FAMILY_NEUTRAL_FIELDS.get(family or "", {})

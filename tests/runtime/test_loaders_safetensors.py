@@ -121,7 +121,7 @@ def test_a_head_that_differs_from_the_embedding_it_is_tied_to_is_refused(tmp_pat
         tensors["lm_head.weight"][-1, -1] += 1
 
     change_tensors(path, differ)
-    with pytest.raises(MetadataError, match="lm_head.weight differs from the embedding.*set tie_word_embeddings to false"):
+    with pytest.raises(MetadataError, match=r"lm_head.weight differs from the embedding.*set tie_word_embeddings to false"):
         load_target(path, dtype=torch.float64)
 
 

@@ -55,9 +55,14 @@ class HybridConfig:
 
 
 def hybrid_reader(family: str, config: Mapping[str, Any]) -> ConfigReader:
-    """A reader over the text part of a config, which multimodal ones nest, before the fields around it."""
+    """A reader over the text part of a config, which multimodal ones nest, before the fields around it.
+
+    But the head lies outside the text part, and whether it is tied is the top level's to say.
+    """
     text = dict(config.get("text_config") or {})
     text["eos_token_id"] = _end_ids(config, text)
+    if config.get("tie_word_embeddings") is not None:
+        text["tie_word_embeddings"] = config["tie_word_embeddings"]
     return ConfigReader(family, ChainMap(text, dict(config)))
 
 

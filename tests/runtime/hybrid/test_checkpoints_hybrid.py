@@ -93,6 +93,19 @@ def test_the_text_part_of_a_multimodal_checkpoint_is_served(name, tied, tmp_path
     assert {1, 9} == set(load_target(path, dtype=torch.float64).shape.eos_ids)
 
 
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+@pytest.mark.parametrize("name", HYBRIDS)
+def test_a_multimodal_config_says_outside_its_text_part_whether_the_head_is_tied(name, tied, tmp_path):
+    """transformers writes both, and the text part's own is at its default."""
+    path = save_hybrid(name, tmp_path, tie_word_embeddings=tied)
+    plain = logits(path)
+    change_config(path, nested({"qwen3_5": "Qwen3_5", "qwen3_5_moe": "Qwen3_5Moe"}[name] + "ForConditionalGeneration"))
+    change_config(path, lambda config: {**config, "text_config": {**config["text_config"], "tie_word_embeddings": not tied}})
+    change_tensors(path, inside_multimodal)
+    assert check_locations(str(path), None, Options("off")).fits
+    assert torch.equal(plain, logits(path))
+
+
 @pytest.mark.parametrize("name", HYBRIDS)
 def test_the_text_part_saved_alone_keeps_the_names_it_had_inside(name, tmp_path):
     """As `save_pretrained` writes a text model that was loaded from a multimodal checkpoint: plain config, nested names."""
