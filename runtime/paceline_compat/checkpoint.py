@@ -92,6 +92,8 @@ def target_facts(
         quantization=_quantization(fields, tensors) or quantization,
         dtype=main_dtype(tensors),
         variants=target_fields.variants(fields, family),
+        attention_bias=bool(fields.optional_flag("attention_bias")),
+        mlp_bias=bool(fields.optional_flag("mlp_bias")),
         is_multimodal=bool(text) and "vision_config" in config,
         tensors=tensors,
     )

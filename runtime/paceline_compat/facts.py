@@ -99,6 +99,8 @@ class TargetFacts:
     eos_token_ids: tuple[int, ...]
     quantization: str | None
     dtype: str
+    attention_bias: bool = False
+    mlp_bias: bool = False
     is_multimodal: bool = False
     num_splits: int = 1
     variants: Mapping[str, Any] = field(default_factory=dict)

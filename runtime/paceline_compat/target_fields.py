@@ -73,9 +73,8 @@ def head_rows(tensors: Mapping[str, TensorInfo], vocab_size: int) -> int:
 
 
 def note_contradictions(fields: Fields, facts: TargetFacts) -> None:
-    """Sizes that are well-formed each and cannot be one model's, and switches that no fact keeps."""
-    for switch in ("attention_bias", "mlp_bias", "use_sliding_window"):
-        fields.optional_flag(switch)
+    """Sizes that are well-formed each and cannot be one model's, and a switch that no fact keeps."""
+    fields.optional_flag("use_sliding_window")
     if facts.num_heads % max(facts.num_kv_heads, 1):
         fields.problems.append(
             f"num_attention_heads is {facts.num_heads}, no multiple of num_key_value_heads {facts.num_kv_heads}"

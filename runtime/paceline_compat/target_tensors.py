@@ -1,7 +1,7 @@
 """Names and shapes of a target's text tensors as safetensors checkpoints of the served families store them.
 
 Used by the rules, so that a file which misses a tensor is refused before a GPU is taken for it. It knows neither GGUF nor
-quantized weights, nor which layers have biases: a config may say so, and the loader holds it against that.
+quantized weights.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from .tensors import TensorInfo
 Shapes = dict[str, tuple[int, ...]]
 
 _NESTED, _PLAIN = "model.language_model", "model"
-_UNREAD = (".bias", ".rotary_emb.inv_freq")
+_UNREAD = ".rotary_emb.inv_freq"
+_ATTENTION_PARTS = tuple(f".self_attn.{part}_proj" for part in "qkvo")
+_MLP_PARTS = tuple(f".mlp.{part}_proj" for part in ("gate", "up", "down"))
 
 
 def expected_shapes(target: TargetFacts) -> Shapes:
@@ -31,7 +33,16 @@ def expected_shapes(target: TargetFacts) -> Shapes:
         mlp = _mlp("mlp", hidden, target.intermediate_size) if target.moe is None else _mixture(target, target.moe, name)
         norms: Shapes = {"input_layernorm.weight": (hidden,), "post_attention_layernorm.weight": (hidden,)}
         shapes |= {f"{name}.{part}": shape for part, shape in (norms | mixer | mlp).items()}
-    return shapes
+    return shapes | _biases(target, shapes)
+
+
+def _biases(target: TargetFacts, shapes: Shapes) -> Shapes:
+    """Of the modules that the config's switches give one; the hybrids' MLPs never have any."""
+    parts = _ATTENTION_PARTS if target.attention_bias else ()
+    if target.mlp_bias and target.family not in HYBRID_FAMILIES:
+        parts += _MLP_PARTS
+    modules = {name.removesuffix(".weight"): shape for name, shape in shapes.items()}
+    return {f"{name}.bias": (shape[0],) for name, shape in modules.items() if name.endswith(parts)}
 
 
 def is_unread(target: TargetFacts, name: str) -> bool:

@@ -27,6 +27,8 @@ REFUSED = [
     *((family, {"rope_parameters": {"rope_type": "default", "factor": 2.0}}) for family in FAMILIES),
     *((family, {"partial_rotary_factor": 3.0, "rope_parameters": {"rope_type": "default"}}) for family in FAMILIES[:2]),
     *((family, {"attention_bias": 1}) for family in FAMILIES),
+    *((family, {"attention_bias": True}) for family in FAMILIES),
+    *((family, {"mlp_bias": True}) for family in FAMILIES[:2]),
     *((family, {"num_experts": 8}) for family in FAMILIES[:2]),
     *((family, {"attn_output_gate": False}) for family in HYBRIDS),
     *((family, {"output_gate_type": "sigmoid"}) for family in HYBRIDS),
@@ -87,10 +89,22 @@ def test_what_fits_loads_and_takes_the_bytes_that_were_planned(checkpoints, tmp_
     assert target_weight_bytes(read_target(str(path)), 4) == load_target(path, dtype=torch.float32).memory_bytes()
 
 
+@pytest.mark.parametrize("switch", ["attention_bias", "mlp_bias"])
+def test_biases_that_the_config_does_not_state_are_refused_before_and_at_loading(tmp_path, switch):
+    path = save_tiny("llama", tmp_path, attention_bias=True, mlp_bias=True)
+    assert check_locations(str(path), None, Options("off")).fits
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps(config | {switch: False}))
+    with pytest.raises(MetadataError, match="surplus"):
+        load_target(path, dtype=torch.float32)
+    assert not check_locations(str(path), None, Options("off")).fits
+
+
+@pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_rules_expect_the_tensors_that_the_loader_asks_for(checkpoints, family):
-    path, parameters = checkpoints / family, Parameters(torch.float32, torch.device("meta"))
-    facts = read_target(str(path))
+def test_the_rules_expect_the_tensors_that_the_loader_asks_for(checkpoints, tmp_path, family, biased):
+    path = changed(checkpoints / family, tmp_path, dict.fromkeys(("attention_bias", "mlp_bias"), biased))
+    facts, parameters = read_target(str(path)), Parameters(torch.float32, torch.device("meta"))
     family_builder(facts.architecture)(json.loads((path / "config.json").read_text()), parameters)
     parameters.settle(facts.tensors)
     assert expected_shapes(facts) == {name: tuple(place.view.shape) for name, place in parameters.places.items()}
