@@ -232,6 +232,9 @@ def render(source, **variables):
 
 def test_the_template_dialect_is_that_of_transformers():
     assert render("{{ bos_token }}{{ x | tojson }}", x={"b": "é<", "a": 1}) == '<s>{"b": "é<", "a": 1}'
+    assert render("{{ x | tojson(separators=(',', ':')) }}", x={"b": 1, "a": 2}) == '{"b":1,"a":2}'
+    assert render("{{ x | tojson(True, None, (',', ':')) }}", x={"é": 1, "a": 2}) == '{"\\u00e9":1,"a":2}'
+    assert render("{{ documents is defined }}{{ documents is none }}") == "TrueTrue"
     assert render("{% for i in range(5) %}\n  {% if i == 2 %}{% break %}{% endif %}\n{{ i }}{% endfor %}") == "01"
     assert render("a{% generation %}b{{ 1 }}{% endgeneration %}c") == "ab1c"
     assert len(render("{{ strftime_now('%Y') }}")) == 4

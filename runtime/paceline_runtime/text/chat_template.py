@@ -52,7 +52,7 @@ class ChatTemplate:
         """The prompt. `variables` are the template's own switches, such as `enable_thinking`; they may replace a token."""
         given = {"messages": messages, "tools": tools, "add_generation_prompt": add_generation_prompt}
         try:
-            return self._template.render({**self._tokens, **variables, **given})
+            return self._template.render({**self._tokens, "documents": None, **variables, **given})
         except Exception as error:  # a template computes: it may divide by zero, recurse or ask for too much memory
             what = str(error) or type(error).__name__
             raise ChatTemplateError(f"the chat template refuses these messages: {what}") from error
@@ -68,9 +68,15 @@ def _environment() -> jinja2.sandbox.ImmutableSandboxedEnvironment:
     return environment
 
 
-def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, sort_keys: bool = False) -> str:
-    """Jinja's own filter escapes for HTML, which prompts must not be."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, sort_keys=sort_keys)
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Jinja's own filter escapes for HTML, which prompts must not be. Templates also give arguments by their place."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def _raise(message: str) -> NoReturn:
