@@ -188,6 +188,38 @@ def test_a_folder_gives_its_tokens_template_and_ends(tmp_path):
     assert tokenizer.decode(tokenizer.encode("hello <|im_end|>")) == "hello "
 
 
+END, FLAGGED = "<|im_end|>", {"content": "<|im_end|>", "lstrip": True, "rstrip": True, "normalized": False, "special": True}
+ONLY_IN_CONFIG = {
+    "named": ({"eos_token": END}, {}),
+    "with flags": ({"eos_token": {"__type": "AddedToken", **FLAGGED}}, {}),
+    "listed": ({"additional_special_tokens": [END, "<|im_start|>"]}, {}),
+    "another kind": ({"sep_token": END, "call_token": "<|im_start|>", "chat_template": "{{ sep_token }}{{ call_token }}"}, {}),
+    "by id": ({"added_tokens_decoder": {"2": FLAGGED, "1": {"content": "<|im_start|>", "special": False}}}, {}),
+    "in the map": ({"eos_token": "<|endoftext|>", "chat_template": "{{ eos_token }}|{{ bos_token }}"}, {"eos_token": END}),
+    "map beside ids": ({"added_tokens_decoder": {}, "chat_template": "{{ bos_token }}"}, {"bos_token": "<|im_start|>"}),
+    "without an id": ({"eos_token": "<|nowhere|>"}, {}),
+}
+
+
+@pytest.mark.parametrize("config, special_map", ONLY_IN_CONFIG.values(), ids=ONLY_IN_CONFIG.keys())
+def test_tokens_that_only_the_config_calls_special_are_those_of_transformers(tmp_path, config, special_map):
+    """Ids, decoded text and template; transformers invents ids for tokens without one, which no model has rows for."""
+    from transformers import PreTrainedTokenizerFast
+
+    path = folder_tokenizer(tmp_path, **config)
+    stored = json.loads((path / "tokenizer.json").read_text())
+    (path / "tokenizer.json").write_text(json.dumps(stored | {"added_tokens": []}))
+    (path / "special_tokens_map.json").write_text(json.dumps(special_map))
+    ours, theirs = load_tokenizer(path), PreTrainedTokenizerFast.from_pretrained(path)
+    for text in ("<|im_start|>user\nhello <|im_end|> <|im_end|>\n", "<|endoftext|>"):
+        ids = theirs.encode(text)
+        assert ours.encode(text) == ids
+        assert ours.decode(ids) == theirs.decode(ids, skip_special_tokens=True)
+    if "chat_template" in config:
+        assert ours.render_chat([]) == theirs.apply_chat_template([{"role": "user", "content": ""}], tokenize=False)
+    assert ours.vocab_size == len(byte_level_tokens())
+
+
 def test_a_template_file_wins_over_the_config(tmp_path):
     path = folder_tokenizer(tmp_path, chat_template="config")
     (path / "chat_template.jinja").write_text("file")

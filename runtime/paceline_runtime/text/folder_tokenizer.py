@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,8 @@ from paceline_compat.source import LocalSource
 from paceline_runtime.text.end_tokens import folder_end_ids
 from paceline_runtime.text.tokenizer import Tokenizer
 
-_SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token")
+_LISTS = ("additional_special_tokens", "extra_special_tokens")
+_FLAGS = ("lstrip", "rstrip", "single_word", "normalized", "special")
 
 
 def load_folder_tokenizer(path: Path) -> Tokenizer:
@@ -22,8 +23,9 @@ def load_folder_tokenizer(path: Path) -> Tokenizer:
     if not path.is_dir():
         raise MetadataError(str(path), "no such folder", "name a Hugging Face checkpoint folder or a .gguf file")
     backend = _read_backend(path / "tokenizer.json")
-    config, model_config = _optional_json(path / "tokenizer_config.json"), _optional_json(path / "config.json")
-    special = {name: text for name in _SPECIAL if (text := _token_text(config.get(name))) is not None}
+    config, model_config = _read_config(path), _optional_json(path / "config.json")
+    special = {n: text for n, value in config.items() if n.endswith("_token") and (text := _token_text(value)) is not None}
+    _mark_added(backend, config)
     ends = [token for token in folder_end_ids(path, model_config) if type(token) is int]
     own_end = backend.token_to_id(special.get("eos_token", ""))
     if own_end is not None and own_end not in ends:
@@ -38,6 +40,36 @@ def _read_backend(path: Path) -> tokenizers.Tokenizer:
         return tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises plain Exception for whatever is wrong in the file
         raise MetadataError(str(path), f"is not a tokenizer: {error}") from error
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    """tokenizer_config.json; without `added_tokens_decoder` it is an old one, and special_tokens_map.json wins over it."""
+    config = _optional_json(path / "tokenizer_config.json")
+    return config if "added_tokens_decoder" in config else config | _optional_json(path / "special_tokens_map.json")
+
+
+def _mark_added(backend: tokenizers.Tokenizer, config: Mapping[str, Any]) -> None:
+    """Let the tokens that only the config lists be found in a text, and special ones left out of it, as transformers does.
+
+    Those that have no id in tokenizer.json stay text: the model has no row for an id of our making.
+    """
+    decoder = config.get("added_tokens_decoder")
+    added = [value for value in decoder.values() if isinstance(value, Mapping)] if isinstance(decoder, Mapping) else []
+    _add(backend, added)
+    marked = {token.content for token in backend.get_added_tokens_decoder().values()}
+    listed = [value for name in _LISTS if isinstance(config.get(name), list) for value in config[name]]
+    named = [value for name, value in config.items() if name.endswith("_token")]
+    special = [value if isinstance(value, Mapping) else {"content": value} for value in [*named, *listed]]
+    _add(backend, [{**value, "special": True} for value in special if _token_text(value) not in marked])
+
+
+def _add(backend: tokenizers.Tokenizer, values: Iterable[Mapping[str, Any]]) -> None:
+    for value in values:
+        text = _token_text(value)
+        if text is not None and backend.token_to_id(text) is not None:
+            flags = {name: value[name] for name in _FLAGS if type(value.get(name)) is bool}
+            token = tokenizers.AddedToken(text, **flags)
+            (backend.add_special_tokens if token.special else backend.add_tokens)([token])
 
 
 def _optional_json(path: Path) -> dict[str, Any]:
