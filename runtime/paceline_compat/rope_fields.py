@@ -1,19 +1,46 @@
-"""Rotary embedding out of a config: both spellings in the field (``rope_parameters``, ``rope_scaling``)."""
+"""Rotary embedding out of a config: both spellings in the field (``rope_parameters``, ``rope_scaling``).
+
+``stated_rope`` is the loader's as well.
+"""
 
 from __future__ import annotations
 
 from collections import ChainMap
+from collections.abc import Mapping
+from typing import Any
 
 from .facts import RopeFacts
 from .fields import Fields
 
 _INTERLEAVED_FLAGS = ("rope_interleaved", "rope_interleave")
 _NEOX_FLAGS = ("rope_is_neox_style", "is_neox_style")
+_SPELLINGS = ("rope_scaling", "rope_parameters")
+_KINDS = frozenset({"rope_type", "type"})
+
+
+def stated_rope(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The rope's fields: those of ``rope_scaling`` where it states any, else those of ``rope_parameters`` (transformers 5).
+
+    transformers reads one of the two. Raises ValueError for a value that gets lost so, such as the theta of a config to which
+    somebody has added a ``rope_scaling``: the model would run with the default.
+    """
+    scaling, parameters = (dict(config.get(name) or {}) for name in _SPELLINGS)
+    if all(value is None for value in scaling.values()):
+        return parameters
+    others = parameters.keys() - scaling.keys() - _KINDS
+    if lost := sorted(name for name in others if parameters[name] not in (None, config.get(name))):
+        what = f"rope_scaling stands in for all of rope_parameters, and leaves out {', '.join(lost)}"
+        raise ValueError(f"{what}: state everything in one of them")
+    return scaling
 
 
 def read_rope(fields: Fields, default_fraction: float = 1.0) -> RopeFacts:
-    """Read ``rope_parameters`` (transformers 5) and ``rope_scaling``, which wins, with ``rope_theta`` beside them."""
-    own = {**(fields.mapping("rope_parameters") or {}), **(fields.mapping("rope_scaling") or {})}
+    """Read the rope of a config in either spelling, with ``rope_theta`` beside it."""
+    own: dict[str, Any] = {}
+    try:
+        own = stated_rope(dict(fields.data) | {name: fields.mapping(name) for name in _SPELLINGS})
+    except ValueError as error:
+        fields.problems.append(str(error))
     if own and all(isinstance(value, dict) for value in own.values()):
         return RopeFacts(kind="per-layer", parameters=own)
     rope = Fields(fields.source, ChainMap(own, dict(fields.data)))

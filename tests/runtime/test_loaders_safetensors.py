@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tiny_models import TinyCache, build_reference, logits_of, save_tiny, tiny_prefill
+from tiny_models import TinyCache, build_reference, logits_of, reference, save_tiny, tiny_prefill
 
 from paceline_compat.errors import MetadataError
 from paceline_runtime.layers.weights import Shard
@@ -174,6 +174,26 @@ def test_a_qwen3_window_that_does_nothing_is_accepted(tmp_path):
     before = logits(load_target(path, dtype=torch.float64))
     change_config(path, sliding_window=4096, use_sliding_window=False, max_window_layers=2)
     assert torch.equal(logits(load_target(path, dtype=torch.float64)), before)
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3"])
+def test_of_two_spellings_of_rope_the_older_counts_as_in_transformers(tmp_path, name):
+    path = save_tiny(name, tmp_path)
+    scaling = {"rope_type": "linear", "rope_theta": 5e4, "factor": 4.0}
+    change_config(path, rope_parameters={"rope_type": "default", "rope_theta": 1e3}, rope_scaling=scaling)
+    with torch.no_grad():
+        expected = reference(path)(torch.tensor([IDS])).logits[0]
+    assert (logits(load_target(path, dtype=torch.float64)) - expected).norm() <= 1e-5 * expected.norm()
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen3_5"])
+def test_a_value_lost_between_two_spellings_of_rope_is_named(tmp_path, name):
+    """The config of transformers 5 with the `rope_scaling` that model cards tell to add."""
+    path = save_tiny(name, tmp_path)
+    scaling = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
+    change_config(path, rope_parameters={"rope_type": "default", "rope_theta": 1e6}, rope_scaling=scaling)
+    with pytest.raises(MetadataError, match="leaves out rope_theta: state everything in one of them"):
+        load_target(path, dtype=torch.float64)
 
 
 def test_the_older_spelling_of_rope_means_the_same(tmp_path):

@@ -25,6 +25,7 @@ REFUSED = [
     *((family, {"num_attention_heads": 3}) for family in FAMILIES),
     *((family, {"intermediate_size": 64}) for family in FAMILIES[:3]),
     *((family, {"rope_parameters": {"rope_type": "default", "factor": 2.0}}) for family in FAMILIES),
+    *((family, {"rope_scaling": {"rope_type": "default"}, "rope_parameters": {"rope_theta": 5e5}}) for family in FAMILIES),
     *((family, {"partial_rotary_factor": 3.0, "rope_parameters": {"rope_type": "default"}}) for family in FAMILIES[:2]),
     *((family, {"attention_bias": 1}) for family in FAMILIES),
     *((family, {"attention_bias": True}) for family in FAMILIES),

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from paceline_compat.rope_fields import stated_rope
 from paceline_kernels.rotary import RotaryTable, rotary_table
 
 
@@ -43,7 +44,7 @@ def read_rope(config: Mapping[str, Any], head_dim: int) -> Rope:
 
     Raises ValueError naming the type or field that is not known, or missing.
     """
-    fields = {**(config.get("rope_parameters") or {}), **(config.get("rope_scaling") or {})}
+    fields = stated_rope(config)
     legacy_kind = fields.pop("type", None)
     kind = fields.pop("rope_type", None) or legacy_kind or "default"
     theta = fields.pop("rope_theta", None) or config.get("rope_theta") or 10000.0

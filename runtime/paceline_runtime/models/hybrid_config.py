@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from paceline_compat.rope_fields import stated_rope
 from paceline_runtime.cache.gated_delta_states import DeltaShape
 from paceline_runtime.layers.rotary import Rope, read_rope
 from paceline_runtime.models.config import NORM_EPS, ConfigReader
@@ -136,12 +137,12 @@ def _check_multiple(reader: ConfigReader, name: str, value: int, of: str, diviso
 
 def _read_rope(reader: ConfigReader, head_dim: int) -> Rope:
     """The rope without its sections for images: the positions of text are the same in all three."""
-    fields = dict(reader.config.get("rope_parameters") or reader.config.get("rope_scaling") or {})
-    for name in ("mrope_section", "mrope_interleaved"):
-        fields.pop(name, None)
-    fields.setdefault("partial_rotary_factor", reader.config.get("partial_rotary_factor") or _ROTARY_FRACTION)
-    config = {**reader.config, "rope_parameters": fields, "rope_scaling": None, "partial_rotary_factor": None}
     try:
+        fields = stated_rope(reader.config)
+        for name in ("mrope_section", "mrope_interleaved"):
+            fields.pop(name, None)
+        fields.setdefault("partial_rotary_factor", reader.config.get("partial_rotary_factor") or _ROTARY_FRACTION)
+        config = {**reader.config, "rope_parameters": fields, "rope_scaling": None, "partial_rotary_factor": None}
         return read_rope(config, head_dim)
     except (ValueError, TypeError, KeyError) as error:
         reader.problems.append(f"rope_parameters: {error}")

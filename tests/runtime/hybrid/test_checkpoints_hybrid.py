@@ -6,6 +6,7 @@ import pytest
 import torch
 from hybrid_models import HYBRIDS, IDS, HybridRunner, save_hybrid
 from safetensors.torch import load_file, save_file
+from tiny_models import reference
 
 from paceline_compat import Options, check_locations
 from paceline_compat.errors import MetadataError
@@ -140,6 +141,14 @@ def test_layer_types_follow_the_interval_where_none_are_listed(tmp_path):
     plain = logits(path)
     change_config(path, lambda config: {k: v for k, v in config.items() if k != "layer_types"})
     assert torch.equal(plain, logits(path))
+
+
+def test_of_two_spellings_of_rope_the_older_counts_as_in_transformers(tmp_path):
+    path = save_hybrid("qwen3_5", tmp_path)
+    scaling = {"rope_type": "default", "rope_theta": 5e2, "partial_rotary_factor": 0.5}
+    change_config(path, lambda config: {**config, "rope_parameters": {"rope_theta": 1e5}, "rope_scaling": scaling})
+    expected = reference(path)(torch.tensor([IDS[:70]])).logits[0]
+    assert (logits(path) - expected).norm() <= 1e-5 * expected.norm()
 
 
 BAD_FIELDS = {
