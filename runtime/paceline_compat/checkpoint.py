@@ -24,6 +24,11 @@ from .tensors import TensorInfo
 
 CONFIG_FILE = "config.json"
 _HYBRID_HEAD_DIM = 256
+_DFLASH_FIELDS = frozenset(
+    {"block_size", "mask_token_id", "target_layer_ids", "conv_kernel_size", "conv_group_size"}
+    | {"selector_rank", "selector_top_k", "output_multiplier", "input_embedding_scale", "final_logit_softcapping"}
+)
+"""What the ``dflash`` package looks up in ``dflash_config`` first; it reads all else at the top level alone."""
 
 
 def read_target(where: str | Location) -> TargetFacts:
@@ -105,9 +110,10 @@ def target_facts(
 
 
 def draft_facts(name: str, config: Mapping[str, Any], tensors: Mapping[str, TensorInfo]) -> DraftFacts:
-    """Facts from a parsed ``config.json`` and tensor table; ``dflash_config`` wins over the top level."""
+    """Facts from a parsed ``config.json`` and tensor table; ``dflash_config`` wins over the top level for DFlash's fields."""
     top = Fields(f"{name}/{CONFIG_FILE}", config)
-    fields = Fields(top.source, ChainMap(top.mapping("dflash_config") or {}, dict(config)))
+    nested = {key: value for key, value in (top.mapping("dflash_config") or {}).items() if key in _DFLASH_FIELDS}
+    fields = Fields(top.source, ChainMap(nested, dict(config)))
     num_heads, hidden_size = fields.size("num_attention_heads"), fields.size("hidden_size")
     facts = DraftFacts(
         name=name,

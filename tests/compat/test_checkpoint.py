@@ -77,6 +77,15 @@ def test_a_dflash_config_wins_over_the_top_level():
     assert dataclasses.replace(draft_facts("d", flat, {}), tensors={}) == draft
 
 
+def test_a_dflash_config_says_nothing_about_the_decoder():
+    """The package reads these at the top level alone: a draft that is not causal only here is causal there."""
+    content = tiny_draft_config()
+    del content["is_causal"]
+    content["dflash_config"] |= {"is_causal": False, "sliding_window": 8, "rms_norm_eps": 0.5, "rope_theta": 3.0}
+    draft, plain = draft_facts("d", content, {}), draft_facts("d", tiny_draft_config(), {})
+    assert draft == dataclasses.replace(plain, is_causal=None)
+
+
 def test_what_a_draft_does_not_state_is_none():
     bare = {k: v for k, v in TINY_DRAFT_CONFIG.items() if k not in ("dflash_config", "is_causal", "layer_types")}
     draft = draft_facts("d", bare, {})
