@@ -11,6 +11,7 @@ from .families import FAMILY_OF_GGUF_ARCHITECTURE, GGUF_KEYS, HYBRID_FAMILIES, M
 from .fields import MAX_LAYERS
 from .ggml_types import BY_NAME
 from .gguf_header import GgufArray, GgufHeader, read_header
+from .gguf_rope import DIVISORS, read_scaling
 from .source import Source
 from .tensors import TensorInfo
 
@@ -117,10 +118,8 @@ def _layer_types(keys: _Keys, num_layers: int) -> tuple[str, ...]:
 
 def _rope(keys: _Keys, head_dim: int) -> RopeFacts:
     """GGUF names the scaling; llama 3's is not named but carried as a tensor of divisors."""
-    scaling = keys.header.get(f"{keys.architecture}.rope.scaling.type", str, "none") or "none"
-    kind = "default" if scaling == "none" else scaling
-    if "rope_freqs.weight" in keys.header.tensors:
-        kind = "llama3"
+    fields, _ = read_scaling(keys.header, keys.architecture)
+    kind = "llama3" if DIVISORS in keys.header.tensors else fields["rope_type"]
     fraction = keys.size("rope.dimension_count", head_dim) / max(head_dim, 1)
     prefix = f"{keys.architecture}.rope."
     own = {k.removeprefix(prefix): v for k, v in keys.header.metadata.items() if k.startswith(prefix)}
@@ -149,12 +148,16 @@ def _moe(keys: _Keys) -> MoeFacts:
 
 
 def _variants(keys: _Keys, head_dim: int) -> dict[str, object]:
-    """Keys of a served architecture that its loader does not know, experts in it, and values of another width than keys."""
+    """Of a served architecture: keys, experts and scalings that its loader does not know, values of another width than keys."""
     if keys.architecture not in GGUF_KEYS:
         return {}
     prefix, known = f"{keys.architecture}.", GGUF_KEYS[keys.architecture]
     own = {key.removeprefix(prefix): value for key, value in keys.header.metadata.items() if key.startswith(prefix)}
     variants: dict[str, object] = {f"{prefix}{key}": value for key, value in own.items() if key not in known}
+    variants |= read_scaling(keys.header, keys.architecture)[1]
+    divisors = keys.header.tensors.get(DIVISORS)
+    if divisors is not None and divisors.shape != (head_dim // 2,):
+        variants[DIVISORS] = list(divisors.shape)
     if num_experts := keys.size("expert_count", 0):
         variants[f"{prefix}expert_count"] = num_experts
     if (value_dim := keys.size("attention.value_length", head_dim)) != head_dim:

@@ -1,11 +1,14 @@
 """GGUF files of architecture llama: values, names, what is refused."""
 
+import re
+
 import gguf
 import pytest
 import torch
 from tiny_gguf import random_blocks, save_tiny_gguf
 from tiny_models import TinyCache, build_reference, logits_of, tiny_prefill
 
+from paceline_compat import read_target
 from paceline_compat.errors import MetadataError
 from paceline_runtime.loaders import load_target
 from paceline_runtime.loaders.dequantize import UNPACKERS, dequantize
@@ -80,6 +83,48 @@ def test_rope_scaling_keys_are_read(tmp_path):
     expected = oracle_logits(reference.double())
     actual = logits(load_target(path, dtype=torch.float64))
     assert (actual - expected).norm() <= 1e-5 * expected.norm()
+
+
+LINEAR = {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}
+YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 64}
+SCALINGS = {
+    "factor alone": ({"factor": 4}, LINEAR),
+    "neutral attn_factor": ({"type": "linear", "factor": 4, "attn_factor": 1}, LINEAR),
+    "yarn": ({"type": "yarn", "factor": 4, "original_context_length": 64, "attn_factor": 1}, YARN),
+    "linear by nothing": ({"type": "linear"}, LINEAR | {"factor": 1.0}),
+    "yarn by nothing": ({"type": "yarn", "original_context_length": 64}, LINEAR | {"factor": 1.0}),
+    "none": ({"type": "none", "factor": 4}, LINEAR | {"factor": 1.0}),
+}
+
+
+@pytest.mark.parametrize("keys, rope", SCALINGS.values(), ids=SCALINGS.keys())
+def test_scaling_keys_mean_what_they_mean_to_llama_cpp(tmp_path, keys, rope):
+    reference = build_reference("llama", dtype=torch.float32, rope_parameters=rope)
+    stated = {f"llama.rope.scaling.{key}": value for key, value in keys.items()}
+    path = save_tiny_gguf(reference, tmp_path / "model.gguf", extra_keys=stated)
+    assert read_target(str(path)).variants == {}
+    expected = oracle_logits(reference.double())
+    assert (logits(load_target(path, dtype=torch.float64)) - expected).norm() <= 1e-5 * expected.norm()
+
+
+@pytest.mark.parametrize(
+    "keys, num_divisors, named",
+    [
+        ({"type": "yarn", "factor": 4, "attn_factor": 2}, 0, "llama.rope.scaling.attn_factor"),
+        ({"type": "linear", "factor": 4}, 8, "llama.rope.scaling.type"),
+        ({"type": "llama3", "factor": 4}, 0, "llama.rope.scaling.type"),
+        ({"factor": -4}, 0, "llama.rope.scaling.factor"),
+        ({}, 7, "rope_freqs.weight"),
+    ],
+)
+def test_a_scaling_that_is_not_applied_whole_is_refused_before_and_at_loading(tmp_path, keys, num_divisors, named):
+    reference = build_reference("llama", dtype=torch.float32, num_hidden_layers=1)
+    stated = {f"llama.rope.scaling.{key}": value for key, value in keys.items()}
+    divisors = torch.full((num_divisors,), 2.0) if num_divisors else None
+    path = save_tiny_gguf(reference, tmp_path / "model.gguf", extra_keys=stated, rope_divisors=divisors)
+    assert named in read_target(str(path)).variants
+    with pytest.raises(MetadataError, match=re.escape(named)):
+        load_target(path, dtype=torch.float32)
 
 
 def test_the_ends_of_generation_are_named_and_spelled(tmp_path):

@@ -27,7 +27,7 @@ def save_tiny_gguf(model, path: Path, *, kind: str = "F32", extra_keys=None, tok
     writer.add_token_list(tokens or [f"t{index}" for index in range(config.vocab_size)])
     writer.add_eos_token_id(config.eos_token_id)
     for key, value in (extra_keys or {}).items():
-        (writer.add_uint32 if isinstance(value, int) else writer.add_string)(key, value)
+        (writer.add_int32 if isinstance(value, int) else writer.add_string)(key, value)
     if rope_divisors is not None:
         writer.add_tensor("rope_freqs.weight", rope_divisors.numpy())
     for name, tensor in model.state_dict().items():

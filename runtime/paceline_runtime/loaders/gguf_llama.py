@@ -16,6 +16,7 @@ import torch
 from paceline_compat.errors import MetadataError
 from paceline_compat.families import GGUF_KEYS
 from paceline_compat.gguf_header import GgufHeader
+from paceline_compat.gguf_rope import DIVISORS, read_scaling
 from paceline_runtime.loaders.gguf_file import GgufTensor, read_tensor
 from paceline_runtime.text.end_tokens import gguf_end_ids
 
@@ -45,7 +46,6 @@ _TOP = {
     "output_norm.weight": "model.norm.weight",
     "output.weight": "lm_head.weight",
 }
-_ROPE_DIVISORS = "rope_freqs.weight"
 _LAYER_TENSOR = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
 
 
@@ -58,7 +58,7 @@ class GgufLlama:
 
     def tensor(self, stored_name: str) -> GgufTensor | None:
         """Rename, and undo the converter's reordering of the rows of q and k."""
-        if stored_name == _ROPE_DIVISORS:
+        if stored_name == DIVISORS:
             return None
         match = _LAYER_TENSOR.fullmatch(stored_name)
         if match is None or match[2] not in _MODULES:
@@ -77,7 +77,7 @@ def describe(header: GgufHeader) -> GgufLlama:
     config.setdefault("num_key_value_heads", config.get("num_attention_heads"))
     config |= {
         "rms_norm_eps": header.get("llama.attention.layer_norm_rms_epsilon", float),
-        "rope_parameters": _rope(header),
+        "rope_parameters": _rope(header, _head_dim(config)),
         "tie_word_embeddings": "output.weight" not in header.tensors,
         "attention_bias": "blk.0.attn_q.bias" in header.tensors,
         "mlp_bias": "blk.0.ffn_up.bias" in header.tensors,
@@ -98,26 +98,29 @@ def _refuse_unknown_keys(header: GgufHeader) -> None:
 
 def _refuse_other_heads(header: GgufHeader, config: Mapping[str, Any]) -> None:
     """Values as wide as keys, all of a head rotated: the family knows no other."""
-    head_dim = config.get("head_dim") or config.get("hidden_size", 0) // (config.get("num_attention_heads") or 1)
+    head_dim = _head_dim(config)
     for key in ("attention.value_length", "rope.dimension_count"):
         if header.get(f"llama.{key}", int, head_dim) != head_dim:
             raise MetadataError(header.source.name, f"metadata key 'llama.{key}' must be the head's size {head_dim}")
 
 
-def _rope(header: GgufHeader) -> dict[str, Any]:
+def _head_dim(config: Mapping[str, Any]) -> int:
+    return int(config.get("head_dim") or config.get("hidden_size", 0) // (config.get("num_attention_heads") or 1))
+
+
+def _rope(header: GgufHeader, head_dim: int) -> dict[str, Any]:
+    fields, strange = read_scaling(header, "llama")
+    if strange:
+        stated = ", ".join(f"{name} = {value!r}" for name, value in strange.items())
+        raise MetadataError(header.source.name, f"metadata keys are not supported at these values: {stated}")
     theta = header.get("llama.rope.freq_base", float, 10000.0)
-    kind = header.get("llama.rope.scaling.type", str, "none")
-    if (divisors := header.tensors.get(_ROPE_DIVISORS)) is not None:
-        return {"rope_type": "divided", "rope_theta": theta, "divisors": read_tensor(divisors, torch.device("cpu")).tolist()}
-    if kind == "none":
-        return {"rope_type": "default", "rope_theta": theta}
-    names = {
-        "factor": ("factor", float),
-        "original_max_position_embeddings": ("original_context_length", int),
-        "attention_factor": ("attn_factor", float),
-    }
-    given = {ours: header.get(f"llama.rope.scaling.{key}", type_) for ours, (key, type_) in names.items()}
-    return {"rope_type": kind, "rope_theta": theta, **{name: value for name, value in given.items() if value is not None}}
+    if (divisors := header.tensors.get(DIVISORS)) is None:
+        return {"rope_theta": theta, **fields}
+    values = read_tensor(divisors, torch.device("cpu"))
+    if values.shape != (head_dim // 2,) or not bool(((values > 0) & values.isfinite()).all()):
+        what = f"{DIVISORS} is {list(values.shape)}, and must be positive numbers, one for each pair of a head's values"
+        raise MetadataError(header.source.name, what)
+    return {"rope_type": "divided", "rope_theta": theta, "divisors": values.tolist()}
 
 
 def _halves(rows: torch.Tensor, num_heads: int) -> torch.Tensor:
