@@ -15,7 +15,8 @@ from .fields import Fields
 _INTERLEAVED_FLAGS = ("rope_interleaved", "rope_interleave")
 _NEOX_FLAGS = ("rope_is_neox_style", "is_neox_style")
 _SPELLINGS = ("rope_scaling", "rope_parameters")
-_KINDS = frozenset({"rope_type", "type"})
+# The kind is the winner's; sections are for images, and the positions of text are the same in all of them.
+_NEVER_LOST = frozenset({"rope_type", "type", "mrope_section", "mrope_interleaved"})
 
 
 def stated_rope(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -27,7 +28,7 @@ def stated_rope(config: Mapping[str, Any]) -> dict[str, Any]:
     scaling, parameters = (dict(config.get(name) or {}) for name in _SPELLINGS)
     if all(value is None for value in scaling.values()):
         return parameters
-    others = parameters.keys() - scaling.keys() - _KINDS
+    others = parameters.keys() - scaling.keys() - _NEVER_LOST
     if lost := sorted(name for name in others if parameters[name] not in (None, config.get(name))):
         what = f"rope_scaling stands in for all of rope_parameters, and leaves out {', '.join(lost)}"
         raise ValueError(f"{what}: state everything in one of them")

@@ -146,7 +146,8 @@ def test_layer_types_follow_the_interval_where_none_are_listed(tmp_path):
 def test_of_two_spellings_of_rope_the_older_counts_as_in_transformers(tmp_path):
     path = save_hybrid("qwen3_5", tmp_path)
     scaling = {"rope_type": "default", "rope_theta": 5e2, "partial_rotary_factor": 0.5}
-    change_config(path, lambda config: {**config, "rope_parameters": {"rope_theta": 1e5}, "rope_scaling": scaling})
+    both = {"rope_parameters": {"rope_theta": 1e5, "mrope_section": [1, 1, 0]}, "rope_scaling": scaling}
+    change_config(path, lambda config: {**config, **both})
     expected = reference(path)(torch.tensor([IDS[:70]])).logits[0]
     assert (logits(path) - expected).norm() <= 1e-5 * expected.norm()
 
