@@ -102,6 +102,8 @@ def _rope_field_problems(target: TargetFacts) -> list[str]:
 def _rope_width_problems(target: TargetFacts) -> list[str]:
     """Dense models here rotate whole heads, hybrids any part of them."""
     fraction, is_hybrid = target.rope.rotary_fraction, target.family in HYBRID_FAMILIES
+    if not is_hybrid and target.head_dim % 2:
+        return [f"head_dim {target.head_dim} is odd, and values are rotated in pairs"]
     is_served = fraction <= 1.0 if is_hybrid else int(target.head_dim * fraction) == target.head_dim
     least = "at most" if is_hybrid else "exactly"
     return [] if is_served else [f"partial_rotary_factor is {fraction:g}, and must be {least} 1"]

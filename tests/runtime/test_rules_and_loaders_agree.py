@@ -90,6 +90,27 @@ def test_what_fits_loads_and_takes_the_bytes_that_were_planned(checkpoints, tmp_
     assert target_weight_bytes(read_target(str(path)), 4) == load_target(path, dtype=torch.float32).memory_bytes()
 
 
+@pytest.mark.parametrize("family", FAMILIES[:2])
+@pytest.mark.parametrize("kind", ["default", "yarn"])
+def test_heads_of_odd_size_are_refused_before_and_at_loading(checkpoints, tmp_path, family, kind):
+    """Rotary pairs need two halves, and transformers refuses such a config; the rest of it is made to fit."""
+    scaling = {"rope_type": kind, "factor": 2.0} if kind == "yarn" else {"rope_type": kind}
+    path = changed(checkpoints / family, tmp_path, {"head_dim": 5, "rope_parameters": scaling})
+    tensors = {
+        name: tensor[..., : tensor.shape[-1] * 5 // 16] if name.endswith("o_proj.weight") else tensor[: len(tensor) * 5 // 16]
+        for name, tensor in load_file(path / "model.safetensors").items()
+        if ".self_attn." in name
+    }
+    tensors = load_file(path / "model.safetensors") | {name: tensor.contiguous() for name, tensor in tensors.items()}
+    (path / "model.safetensors").unlink()
+    save_file(tensors, path / "model.safetensors")
+    with pytest.raises(MetadataError, match="head_dim 5 is odd"):
+        load_target(path, dtype=torch.float32)
+    (problem,) = check_locations(str(path), None, Options("off")).problems
+    assert problem.rule == "target.rope"
+    assert "head_dim 5 is odd" in problem.message
+
+
 @pytest.mark.parametrize("switch", ["attention_bias", "mlp_bias"])
 def test_biases_that_the_config_does_not_state_are_refused_before_and_at_loading(tmp_path, switch):
     path = save_tiny("llama", tmp_path, attention_bias=True, mlp_bias=True)

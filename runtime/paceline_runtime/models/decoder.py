@@ -79,6 +79,8 @@ def read_decoder_config(reader: ConfigReader, *, head_norms: bool = False) -> De
 
 
 def _read_rope(reader: ConfigReader, config: Mapping[str, Any], head_dim: int) -> Rope:
+    if head_dim % 2:
+        reader.problems.append(f"head_dim {head_dim} is odd, and values are rotated in pairs")
     try:
         rope = read_rope(config, head_dim)
     except (ValueError, TypeError, KeyError) as error:
