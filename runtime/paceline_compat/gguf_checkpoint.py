@@ -40,12 +40,13 @@ class _Keys:
         return value
 
     def per_layer_size(self, key: str, default: int | None = None) -> int:
-        """A size that some converters write as one number per layer; zeros there stand for layers without it."""
+        """A size that some converters write as one number per layer; a hybrid's zeros stand for layers without it."""
         if self.family is None:
             return 0
         if not isinstance(self.header.metadata.get(f"{self.architecture}.{key}"), GgufArray):
             return self.size(key, default)
-        values = {int(v) for v in self.header.numbers(f"{self.architecture}.{key}")} - {0}
+        values = {int(v) for v in self.header.numbers(f"{self.architecture}.{key}")}
+        values -= {0} if self.family in HYBRID_FAMILIES else set()
         if len(values) != 1:
             raise MetadataError(self.header.source.name, f"metadata key '{self.architecture}.{key}' differs by layer")
         return values.pop()

@@ -66,6 +66,27 @@ def test_a_quantized_gguf_equals_transformers_on_the_dequantized_weights(tmp_pat
     assert (actual - expected).norm() <= 1e-5 * expected.norm()
 
 
+LAYERED = {"llama.attention.head_count": 4, "llama.attention.head_count_kv": 2, "llama.feed_forward_length": 128}
+
+
+def test_sizes_may_be_stated_for_each_layer(tmp_path):
+    reference = build_reference("llama", dtype=torch.float32, num_hidden_layers=2)
+    layered = {key: [value, value] for key, value in LAYERED.items()}
+    plain, path = (save_tiny_gguf(reference, tmp_path / f"{len(k)}.gguf", extra_keys=k) for k in ({}, layered))
+    assert read_target(str(path)).num_kv_heads == 2
+    assert torch.equal(*(logits(load_target(p, dtype=torch.float64)) for p in (plain, path)))
+
+
+@pytest.mark.parametrize("key", LAYERED)
+@pytest.mark.parametrize("other", [0, 1])
+def test_sizes_that_differ_by_layer_are_refused_before_and_at_loading(tmp_path, key, other):
+    reference = build_reference("llama", dtype=torch.float32, num_hidden_layers=2)
+    path = save_tiny_gguf(reference, tmp_path / "model.gguf", extra_keys={key: [LAYERED[key], other]})
+    for read in (lambda: read_target(str(path)), lambda: load_target(path, dtype=torch.float32)):
+        with pytest.raises(MetadataError, match=rf"{re.escape(key)}' differs by layer"):
+            read()
+
+
 def test_rope_divisors_scale_the_frequencies(tmp_path):
     rope = {"rope_type": "linear", "rope_theta": 1e4, "factor": 4.0}
     reference = build_reference("llama", dtype=torch.float32, rope_parameters=rope)

@@ -12,14 +12,21 @@ _TOP_NAMES = {ours: stored for stored, ours in _TOP.items()}
 
 
 def save_tiny_gguf(model, path: Path, *, kind: str = "F32", extra_keys=None, tokens=None, rope_divisors=None) -> Path:
-    """Write a transformers llama to `path`; matrices as `kind`, vectors as F32. `extra_keys`: metadata name -> int or str."""
+    """Write a transformers llama to `path`; matrices as `kind`, vectors as F32.
+
+    `extra_keys`: metadata name -> int, list or str; they win.
+    """
     config, writer = model.config, gguf.GGUFWriter(path, "llama")
     writer.add_block_count(config.num_hidden_layers)
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
+    for key, value in {
+        "feed_forward_length": config.intermediate_size,
+        "attention.head_count": config.num_attention_heads,
+        "attention.head_count_kv": config.num_key_value_heads,
+    }.items():
+        if f"llama.{key}" not in (extra_keys or {}):
+            writer.add_uint32(f"llama.{key}", value)
     writer.add_key_length(config.head_dim)
     writer.add_rope_dimension_count(config.head_dim)
     writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
@@ -27,7 +34,8 @@ def save_tiny_gguf(model, path: Path, *, kind: str = "F32", extra_keys=None, tok
     writer.add_token_list(tokens or [f"t{index}" for index in range(config.vocab_size)])
     writer.add_eos_token_id(config.eos_token_id)
     for key, value in (extra_keys or {}).items():
-        (writer.add_int32 if isinstance(value, int) else writer.add_string)(key, value)
+        add = {int: writer.add_int32, list: writer.add_array, str: writer.add_string}[type(value)]
+        add(key, value)
     if rope_divisors is not None:
         writer.add_tensor("rope_freqs.weight", rope_divisors.numpy())
     for name, tensor in model.state_dict().items():

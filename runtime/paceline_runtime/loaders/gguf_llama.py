@@ -15,7 +15,7 @@ import torch
 
 from paceline_compat.errors import MetadataError
 from paceline_compat.families import GGUF_KEYS
-from paceline_compat.gguf_header import GgufHeader
+from paceline_compat.gguf_header import GgufArray, GgufHeader
 from paceline_compat.gguf_rope import DIVISORS, read_scaling
 from paceline_runtime.loaders.gguf_file import GgufTensor, read_tensor
 from paceline_runtime.text.end_tokens import gguf_end_ids
@@ -71,7 +71,7 @@ class GgufLlama:
 def describe(header: GgufHeader) -> GgufLlama:
     """The config that the file's metadata means; keys that are not understood are refused by name."""
     _refuse_unknown_keys(header)
-    sizes = {ours: header.get(f"llama.{key}", int) for key, ours in _SIZES.items()}
+    sizes = {ours: _size(header, f"llama.{key}") for key, ours in _SIZES.items()}
     sizes["vocab_size"] = sizes["vocab_size"] or header.count("tokenizer.ggml.tokens")
     config: dict[str, Any] = {name: size for name, size in sizes.items() if size is not None}
     config.setdefault("num_key_value_heads", config.get("num_attention_heads"))
@@ -85,6 +85,16 @@ def describe(header: GgufHeader) -> GgufLlama:
     }
     _refuse_other_heads(header, config)
     return GgufLlama(config)
+
+
+def _size(header: GgufHeader, key: str) -> int | None:
+    """One number, or one for each layer where all are the same."""
+    if not isinstance(header.metadata.get(key), GgufArray):
+        return header.get(key, int)
+    values = {int(value) for value in header.numbers(key)}
+    if len(values) != 1:
+        raise MetadataError(header.source.name, f"metadata key {key!r} differs by layer")
+    return values.pop()
 
 
 def _refuse_unknown_keys(header: GgufHeader) -> None:
