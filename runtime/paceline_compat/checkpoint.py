@@ -18,7 +18,7 @@ from .families import FAMILY_OF_ARCHITECTURE, HYBRID_FAMILIES, MOE_FAMILIES
 from .fields import MAX_LAYERS, Fields, read_json
 from .gguf_checkpoint import read_gguf_target
 from .location import Location, open_location
-from .rope_fields import read_rope
+from .rope_fields import read_rope, stretched_positions
 from .source import Folder, find
 from .tensors import TensorInfo
 
@@ -72,6 +72,7 @@ def target_facts(
     is_hybrid = family in HYBRID_FAMILIES
     num_layers, num_heads = fields.size("num_hidden_layers", maximum=MAX_LAYERS), fields.size("num_attention_heads")
     hidden_size, vocab_size = fields.size("hidden_size"), fields.size("vocab_size")
+    rope = read_rope(fields, 0.25 if is_hybrid else 1.0)
     facts = TargetFacts(
         name=name,
         format="safetensors",
@@ -86,10 +87,10 @@ def target_facts(
         head_dim=fields.size("head_dim", _HYBRID_HEAD_DIM if is_hybrid else hidden_size // max(num_heads, 1)),
         vocab_size=vocab_size,
         head_rows=target_fields.head_rows(tensors, vocab_size),
-        max_positions=fields.size("max_position_embeddings"),
+        max_positions=stretched_positions(fields.size("max_position_embeddings"), rope.kind, rope.parameters),
         tie_word_embeddings=target_fields.is_tied(top, fields),
         rms_norm_eps=fields.number("rms_norm_eps", 1e-6),
-        rope=read_rope(fields, 0.25 if is_hybrid else 1.0),
+        rope=rope,
         gdn=target_fields.gdn(fields) if is_hybrid else None,
         moe=target_fields.moe(fields) if family in MOE_FAMILIES else None,
         num_mtp_layers=target_fields.num_mtp_layers(fields, tensors),

@@ -59,12 +59,7 @@ GGUF_KEYS = {
 }
 """Metadata keys that the loader of a served GGUF architecture understands; any other may change the computation."""
 
-SERVED_ROPES = {
-    "llama": ("default", "linear", "llama3", "yarn"),
-    "qwen3": ("default", "linear", "llama3", "yarn"),
-    "qwen3_5": ("default",),
-    "qwen3_5_moe": ("default",),
-}
+SERVED_ROPES = ("default", "linear", "llama3", "yarn")
 
 ROPE_FIELDS = {
     "default": (frozenset[str](), frozenset({"original_max_position_embeddings"})),

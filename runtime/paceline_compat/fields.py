@@ -12,7 +12,7 @@ from .source import Source, read_all
 
 MAX_CONFIG_BYTES = 4 << 20
 MAX_LAYERS = 1 << 12
-_MAX_INTEGER = 1 << 40
+MAX_INTEGER = 1 << 40
 
 
 def read_json(source: Source) -> dict[str, Any]:
@@ -48,7 +48,7 @@ class Fields:
         if self.problems:
             raise MetadataError(self.source, "; ".join(self.problems))
 
-    def size(self, key: str, default: int | None = None, maximum: int = _MAX_INTEGER) -> int:
+    def size(self, key: str, default: int | None = None, maximum: int = MAX_INTEGER) -> int:
         """A positive integer; absent is a problem unless there is a default."""
         value = self.optional_integer(key)
         if value is None:
@@ -62,7 +62,7 @@ class Fields:
 
     def optional_integer(self, key: str) -> int | None:
         value = self.data.get(key)
-        if value is None or (type(value) is int and abs(value) < _MAX_INTEGER):
+        if value is None or (type(value) is int and abs(value) < MAX_INTEGER):
             return value
         self._wrong(key, value, "an integer")
         return None
@@ -71,7 +71,7 @@ class Fields:
         value = self.data.get(key)
         if value is None:
             return None
-        if type(value) in (int, float) and abs(value) < _MAX_INTEGER and math.isfinite(value):
+        if type(value) in (int, float) and abs(value) < MAX_INTEGER and math.isfinite(value):
             return float(value)
         self._wrong(key, value, "a finite number")
         return None
@@ -110,7 +110,7 @@ class Fields:
         items = [value] if type(value) is int else value
         if value is None:
             return None
-        if isinstance(items, list) and all(type(i) is int and abs(i) < _MAX_INTEGER for i in items):
+        if isinstance(items, list) and all(type(i) is int and abs(i) < MAX_INTEGER for i in items):
             return tuple(items)
         self._wrong(key, value, "a list of integers")
         return None

@@ -12,6 +12,7 @@ from .fields import MAX_LAYERS
 from .ggml_types import BY_NAME
 from .gguf_header import GgufArray, GgufHeader, read_header
 from .gguf_rope import DIVISORS, read_scaling
+from .rope_fields import stretched_positions
 from .source import Source
 from .tensors import TensorInfo
 
@@ -67,7 +68,7 @@ def read_gguf_target(source: Source) -> TargetFacts:
         raise MetadataError(source.name, what)
     head_dim = keys.size("attention.key_length", hidden_size // max(num_heads, 1))
     head = header.tensors.get("output.weight") or header.tensors.get("token_embd.weight")
-    vocab_size = _vocab_size(keys, head)
+    vocab_size, (scaling, _) = _vocab_size(keys, head), read_scaling(header, keys.architecture)
     return TargetFacts(
         name=source.name,
         format="gguf",
@@ -82,7 +83,7 @@ def read_gguf_target(source: Source) -> TargetFacts:
         head_dim=head_dim,
         vocab_size=vocab_size,
         head_rows=head.shape[0] if head else vocab_size,
-        max_positions=keys.size("context_length"),
+        max_positions=stretched_positions(keys.size("context_length"), scaling["rope_type"], scaling),
         tie_word_embeddings="output.weight" not in header.tensors,
         rms_norm_eps=keys.number("attention.layer_norm_rms_epsilon", 1e-6),
         rope=_rope(keys, head_dim),

@@ -1,6 +1,6 @@
 """Rotary embedding out of a config: both spellings in the field (``rope_parameters``, ``rope_scaling``).
 
-``stated_rope`` is the loader's as well.
+``stated_rope`` and ``stretched_positions`` are the loader's as well.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .facts import RopeFacts
-from .fields import Fields
+from .fields import MAX_INTEGER, Fields
 
 _INTERLEAVED_FLAGS = ("rope_interleaved", "rope_interleave")
 _NEOX_FLAGS = ("rope_is_neox_style", "is_neox_style")
@@ -33,6 +33,15 @@ def stated_rope(config: Mapping[str, Any]) -> dict[str, Any]:
         what = f"rope_scaling stands in for all of rope_parameters, and leaves out {', '.join(lost)}"
         raise ValueError(f"{what}: state everything in one of them")
     return scaling
+
+
+def stretched_positions(max_positions: int, kind: str, rope: Mapping[str, Any]) -> int:
+    """The longest context: YaRN stretches the one that the model was trained with, and configs leave their number at that."""
+    factor, original = rope.get("factor"), rope.get("original_max_position_embeddings") or max_positions
+    if kind != "yarn" or not isinstance(factor, int | float) or type(original) is not int:
+        return max_positions
+    stretched = original * float(factor)
+    return int(stretched) if max_positions < stretched < MAX_INTEGER else max_positions
 
 
 def read_rope(fields: Fields, default_fraction: float = 1.0) -> RopeFacts:

@@ -73,10 +73,9 @@ def tensor_type(pair: Pair) -> Finding | None:
 
 def rope(pair: Pair) -> Finding | None:
     target, field = pair.target, "target.rope"
-    served = SERVED_ROPES.get(target.family or "", ("default",))
-    if target.rope.kind not in served:
-        what = f"rope {target.rope.kind!r} is not applied by the {target.family} models here"
-        return Finding(field, what, f"served there are {', '.join(served)}")
+    if target.rope.kind not in SERVED_ROPES:
+        what = f"rope {target.rope.kind!r} is not applied here"
+        return Finding(field, what, f"served are {', '.join(SERVED_ROPES)}")
     if problems := [*_rope_field_problems(target), *_rope_width_problems(target)]:
         return Finding(field, f"rope {target.rope.kind!r}: {'; '.join(problems)}", "repair the config")
     return None

@@ -218,7 +218,7 @@ ALSO_BROKEN_TARGETS = [
     ("target.layer_types", tiny_target(layer_types=["linear_attention"] * 4), "linear_attention layers"),
     ("target.gdn", with_gdn(linear_num_value_heads=3), "3 value heads are no multiple of 2"),
     ("target.quantization", target_with(TARGET_SHAPES, "F8_E4M3"), "quantized as F8_E4M3"),
-    ("target.rope", tiny_target(TINY_HYBRID_CONFIG, rope_scaling={"rope_type": "yarn"}), "rope 'yarn'"),
+    ("target.rope", tiny_target(TINY_HYBRID_CONFIG, rope_scaling={"rope_type": "longrope"}), "rope 'longrope'"),
     ("target.rope", tiny_target(rope_scaling={"rope_type": "linear"}), "'linear': factor is missing"),
     ("target.rope", tiny_target(rope_scaling={"rope_type": "linear", "factor": None}), "factor is None, not a positive"),
     (

@@ -111,6 +111,18 @@ def test_heads_of_odd_size_are_refused_before_and_at_loading(checkpoints, tmp_pa
     assert "head_dim 5 is odd" in problem.message
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("stated, longest", [({"original_max_position_embeddings": 1024}, 4096), ({}, 2048), (None, 512)])
+def test_yarn_stretches_the_context_that_it_was_made_for(checkpoints, tmp_path, family, stated, longest):
+    """Configs leave `max_position_embeddings` where training ended; without YaRN it is the limit."""
+    rope = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0} if stated is not None else {"rope_type": "default"}
+    fields = {"rope_parameters": rope | (stated or {}), "rope_scaling": None, "max_position_embeddings": 512}
+    path = changed(checkpoints / family, tmp_path, fields)
+    assert check_locations(str(path), None, Options("off", max_model_len=longest)).fits
+    assert not check_locations(str(path), None, Options("off", max_model_len=longest + 1)).fits
+    assert longest == load_target(path, dtype=torch.float32).shape.max_positions
+
+
 @pytest.mark.parametrize("switch", ["attention_bias", "mlp_bias"])
 def test_biases_that_the_config_does_not_state_are_refused_before_and_at_loading(tmp_path, switch):
     path = save_tiny("llama", tmp_path, attention_bias=True, mlp_bias=True)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from paceline_compat.activations import attention_values, layer_values, mlp_values
+from paceline_compat.rope_fields import stretched_positions
 from paceline_runtime.batch import ForwardBatch
 from paceline_runtime.layers.attention import Attention, AttentionContext, attention_context
 from paceline_runtime.layers.embedding import Embedding, Head
@@ -56,7 +57,7 @@ def read_decoder_config(reader: ConfigReader, *, head_norms: bool = False) -> De
     if num_heads % num_kv_heads:
         reader.problems.append(f"num_attention_heads {num_heads} is no multiple of num_key_value_heads {num_kv_heads}")
     head_dim = reader.size("head_dim", hidden_size // num_heads)
-    vocab_size = reader.size("vocab_size")
+    vocab_size, rope = reader.size("vocab_size"), _read_rope(reader, config, head_dim)
     return DecoderConfig(
         family=reader.family,
         vocab_size=vocab_size,
@@ -67,9 +68,9 @@ def read_decoder_config(reader: ConfigReader, *, head_norms: bool = False) -> De
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
-        max_positions=reader.size("max_position_embeddings"),
+        max_positions=stretched_positions(reader.size("max_position_embeddings"), rope.kind, rope.fields),
         norm_eps=reader.number("rms_norm_eps", NORM_EPS),
-        rope=_read_rope(reader, config, head_dim),
+        rope=rope,
         tied=reader.flag("tie_word_embeddings"),
         eos_ids=reader.token_ids("eos_token_id"),
         attention_bias=reader.flag("attention_bias"),

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from paceline_compat.rope_fields import stated_rope
+from paceline_compat.rope_fields import stated_rope, stretched_positions
 from paceline_runtime.cache.gated_delta_states import DeltaShape
 from paceline_runtime.layers.rotary import Rope, read_rope
 from paceline_runtime.models.config import NORM_EPS, ConfigReader
@@ -73,6 +73,7 @@ def read_hybrid_config(reader: ConfigReader) -> HybridConfig:
     num_heads, num_kv_heads = reader.size("num_attention_heads"), reader.size("num_key_value_heads")
     _check_multiple(reader, "num_attention_heads", num_heads, "num_key_value_heads", num_kv_heads)
     head_dim, vocab_size = reader.size("head_dim", 256), reader.size("vocab_size")
+    rope = _read_rope(reader, head_dim)
     return HybridConfig(
         family=reader.family,
         prefix=_prefix(reader),
@@ -83,9 +84,9 @@ def read_hybrid_config(reader: ConfigReader) -> HybridConfig:
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
-        max_positions=reader.size("max_position_embeddings"),
+        max_positions=stretched_positions(reader.size("max_position_embeddings"), rope.kind, rope.fields),
         norm_eps=reader.number("rms_norm_eps", NORM_EPS),
-        rope=_read_rope(reader, head_dim),
+        rope=rope,
         tied=reader.flag("tie_word_embeddings"),
         eos_ids=reader.token_ids("eos_token_id"),
         attention_bias=reader.flag("attention_bias"),
