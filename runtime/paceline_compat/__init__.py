@@ -5,7 +5,7 @@ from .checkpoint import draft_facts, read_draft, read_target, target_facts
 from .errors import MetadataError, MissingFileError, SourceError
 from .facts import DraftFacts, GdnFacts, MoeFacts, RopeFacts, TargetFacts
 from .inspection import Inspection, check_locations, inspect_pair
-from .location import Location, open_location, pinned_location
+from .location import Location, open_location, pinned_location, sole_gguf
 from .pair import Options
 from .planner import Plan, PlanOptions, plan
 from .rules import RULES, Rule, check, option_problems
@@ -40,5 +40,6 @@ __all__ = [
     "plan",
     "read_draft",
     "read_target",
+    "sole_gguf",
     "target_facts",
 ]

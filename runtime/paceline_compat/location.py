@@ -21,6 +21,7 @@ from .source import Folder, LocalFolder
 ENDPOINT_VARIABLE = "HF_ENDPOINT"
 TOKEN_VARIABLE = "HF_TOKEN"
 _HUB = re.compile(r"hf://(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<revision>(?:[\w.-]|%2F)+))?(?:/(?P<file>[\w./-]+\.gguf))?", re.ASCII)
+_LISTED = 8
 _COMMIT = re.compile(r"[0-9A-Za-z]{1,128}")
 
 
@@ -61,10 +62,21 @@ def open_location(
         raise SourceError("location", "is empty")
     if "://" in text:
         raise SourceError(text, "is neither a path nor hf:// nor https://")
-    path = Path(text)
+    path = sole_gguf(Path(text))
     if path.suffix == ".gguf":
         return Location(LocalFolder(path.parent), path.name)
     return Location(LocalFolder(path))
+
+
+def sole_gguf(path: Path) -> Path:
+    """The GGUF file of a folder that is no safetensors checkpoint; any other path as it is. SourceError: there are several."""
+    if not path.is_dir() or (path / "config.json").exists():
+        return path
+    files = sorted(path.glob("*.gguf"))
+    if len(files) > 1:
+        names = ", ".join(file.name for file in files[:_LISTED])
+        raise SourceError(str(path), f"holds {len(files)} GGUF files and no config.json", f"name one of them: {names}")
+    return files[0] if files else path
 
 
 def pinned_location(text: str, token: str | None = None) -> tuple[Location, str | None]:

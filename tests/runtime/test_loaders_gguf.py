@@ -12,6 +12,7 @@ from paceline_compat import read_target
 from paceline_compat.errors import MetadataError
 from paceline_runtime.loaders import load_target
 from paceline_runtime.loaders.dequantize import UNPACKERS, dequantize
+from paceline_runtime.text.tokenizer import load_tokenizer
 
 IDS = [(5 * i * i + i) % 250 + 2 for i in range(70)]
 
@@ -49,6 +50,18 @@ def test_a_float32_gguf_equals_its_safetensors(tmp_path, overrides):
     from_gguf, from_folder = (load_target(p, dtype=torch.float64) for p in (path, tmp_path / "folder"))
     assert from_gguf.shape == from_folder.shape
     torch.testing.assert_close(logits(from_gguf), logits(from_folder), rtol=1e-9, atol=1e-9)
+
+
+def test_a_folder_may_stand_for_the_one_gguf_in_it(tmp_path):
+    """As a fetch from a bucket or a registry leaves it; of several, one is to be named."""
+    model = build_reference("llama")
+    save_tiny_gguf(model, tmp_path / "model.gguf")
+    assert read_target(str(tmp_path)).format == "gguf"
+    assert load_target(tmp_path, dtype=torch.float32).shape.family == "llama"
+    save_tiny_gguf(model, tmp_path / "other.gguf")
+    for load in (read_target, lambda path: load_target(path, dtype=torch.float32), load_tokenizer):
+        with pytest.raises(MetadataError, match=r"holds 2 GGUF files.*name one of them: model\.gguf, other\.gguf"):
+            load(str(tmp_path))
 
 
 @pytest.mark.parametrize("kind", ["F16", "BF16", "Q8_0", "Q4_0", "Q4_1"])

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from paceline_compat import sole_gguf
 from paceline_compat.errors import MetadataError
 from paceline_runtime.layers.parameters import Parameters
 from paceline_runtime.loaders.checkpoint import Checkpoint
@@ -63,6 +64,7 @@ def _build(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> 
 
 def open_checkpoint(path: Path, *, config_only: bool = False) -> Checkpoint:
     """Open a folder or file by its kind, reading config and headers."""
+    path = sole_gguf(path)
     if path.suffix == ".gguf":
         from paceline_runtime.loaders.gguf_file import open_gguf
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import tokenizers
 
+from paceline_compat import sole_gguf
 from paceline_runtime.text.chat_template import ChatTemplate, ChatTemplateError
 
 
@@ -72,7 +73,7 @@ class Tokenizer:
 
 def load_tokenizer(path: str | Path) -> Tokenizer:
     """The tokenizer of a Hugging Face folder or a .gguf file. Raises MetadataError naming what is missing or not read."""
-    path = Path(path)
+    path = sole_gguf(Path(path))
     if path.suffix == ".gguf":
         from paceline_runtime.text.gguf_tokenizer import load_gguf_tokenizer
 
