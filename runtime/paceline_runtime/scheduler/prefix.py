@@ -43,7 +43,8 @@ class PrefixCache:
     """Published pages, evicted by GreedyDual: priority = clock + cost, the clock being the priority evicted last.
 
     Recomputing a page costs more the deeper it lies, so a stream of short one-off prompts wears off the short prompts first
-    and a long conversation last (Young 1994; Cherkasova 1998). Leaves go before their parents.
+    and a long conversation last (Young 1994; Cherkasova 1998). Leaves go before their parents. Snapshots are taken away by the
+    same clock, which they move too: they run out where pages never do.
     """
 
     def __init__(self, pages: PagePool, snapshots: SlotPool) -> None:
@@ -140,7 +141,9 @@ class PrefixCache:
             holders = [node for node in self._nodes.values() if node.snapshot]
             if not holders:
                 return 0
-            self.drop_snapshot(min(holders, key=lambda node: node.priority))
+            victim = min(holders, key=lambda node: node.priority)
+            self._clock = max(self._clock, victim.priority)
+            self.drop_snapshot(victim)
         return self._snapshots.take()
 
     def drop_snapshot(self, node: Node) -> None:

@@ -127,6 +127,45 @@ def test_what_is_never_used_again_does_leave():
     assert len(cache.match(ROOT, _ids(conversation), 30)) < 10
 
 
+def _turn(cache, pages, slots, words):
+    """A request whose prompt is `words`, with a live slot and a snapshot at its end; whether there was one before."""
+    matched = cache.match(ROOT, _ids(words), len(words))
+    was_hit = len(matched) == len(words) and matched[-1].snapshot > 0
+    live = cache.take_snapshot_slot()
+    _publish(cache, pages, words)
+    snapshot = cache.take_snapshot_slot()
+    if not cache.attach_snapshot(cache.match(ROOT, _ids(words), len(words))[-1], snapshot):
+        slots.give_back(snapshot)
+    slots.give_back(live)
+    return was_hit
+
+
+def test_snapshots_that_are_never_used_again_make_room_though_pages_abound():
+    """Six long conversations that ended hold every slot; two short ones that go on get theirs back."""
+    pages, slots = PagePool(2000), SlotPool(7)
+    cache = PrefixCache(pages, slots)
+    for conversation in range(6):
+        _turn(cache, pages, slots, list(range(100 * conversation, 100 * conversation + 40)))
+    hits = [_turn(cache, pages, slots, [1000 * user + page for page in range(5)]) for _ in range(100) for user in (1, 2)]
+
+    assert not any(hits[:2])
+    assert all(hits[-20:])
+    assert cache.num_evicted == 0
+
+
+def test_cheap_calls_do_not_push_out_the_snapshot_of_a_long_conversation():
+    """Fifty one-off prompts of two pages pass by, with slots for ten."""
+    pages, slots = PagePool(2000), SlotPool(11)
+    cache = PrefixCache(pages, slots)
+    conversation = list(range(30))
+    _turn(cache, pages, slots, conversation)
+    for call in range(50):
+        _turn(cache, pages, slots, [1000 + call, 2000 + call])
+
+    assert len(cache.snapshot_slots()) == 9
+    assert _turn(cache, pages, slots, conversation)
+
+
 def test_equal_names_of_different_tokens_are_a_miss(monkeypatch):
     """Should two pages ever share a name, the ids decide: no hit, and nothing is published over the other."""
     monkeypatch.setattr("paceline_runtime.scheduler.prefix._chain", lambda parent, ids: b"same")
