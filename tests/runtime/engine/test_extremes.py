@@ -93,6 +93,20 @@ def test_more_choices_than_can_run_together_all_draw_their_own_text(target):
     assert _choices(make_engine(target, overlap=False), params, [7]) == {"7": texts["7"]}
 
 
+def test_requests_without_a_seed_draw_texts_of_their_own(target):
+    """The same prompt eight times at once; an engine of the same seed draws the same eight again, one of another does not."""
+
+    def texts(seed):
+        engine = make_engine(target, NgramProposer(3), seed=seed)
+        params = SamplingParams(max_tokens=8, temperature=1.0, ignore_eos=True)
+        answers = run(engine, {str(number): (PROMPT, params) for number in range(8)})
+        return [tuple(answer.token_ids) for answer in answers.values()]
+
+    assert len({*texts(0)}) == 8
+    assert texts(0) == texts(0)
+    assert not {*texts(0)} & {*texts(1)}
+
+
 def _choices(engine, params, numbers) -> dict[str, list[int]]:
     texts: dict[str, list[int]] = {str(number): [] for number in numbers}
     for number in numbers:
