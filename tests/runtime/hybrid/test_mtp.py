@@ -185,12 +185,25 @@ def test_decoding_leaves_in_the_pages_what_a_prefill_writes(pair, target, plain,
 
 @pytest.mark.parametrize("steps", [1, 7])
 def test_the_context_ends_where_it_should(pair, target, steps):
-    """Drafting past the last page of the context writes nowhere that counts."""
-    prompt, limit = PROMPTS["short"], 64
-    engine = make_engine(target, load_mtp(pair.path, target, steps), max_model_len=limit, num_pages=4)
+    """Drafting past the last page of the context writes nowhere that counts: what the head has of the text stays."""
+    prompt, limit, ends = PROMPTS["short"], 64, []
+    proposer = load_mtp(pair.path, target, steps)
+    engine, propose = make_engine(target, proposer, max_model_len=limit, num_pages=4), proposer.propose
+
+    def watching(inputs):
+        of_texts = [(page, length) for (page,), length in zip(inputs.page_table, inputs.lengths, strict=True)]
+        before = [proposer.pages.keys[page, :length].clone() for page, length in of_texts]
+        proposal = propose(inputs)
+        for keys, (page, length) in zip(before, of_texts, strict=True):
+            assert torch.equal(proposer.pages.keys[page, :length], keys)
+            ends.append(int(length) + steps)
+        return proposal
+
+    proposer.propose = watching
     answers = run(engine, {name: (prompt, SamplingParams(max_tokens=None, ignore_eos=True)) for name in "ab"})
     expected = plain_tokens(target, prompt, limit - len(prompt))
     assert [expected, expected] == [answer.token_ids for answer in answers.values()]
+    assert max(ends) > limit or steps == 1, "no draft stood past the context"
 
 
 def test_a_proposal_reads_nothing_back(pair, target, monkeypatch):
