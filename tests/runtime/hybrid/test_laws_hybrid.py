@@ -9,6 +9,8 @@ from law_engine import CyclingDepth, make_engine, plain_tokens, record_plans, ru
 from law_prompts import law_prompts
 from scripted_proposers import KnowingProposer
 
+from paceline_compat.memory import PAGE_TOKENS
+from paceline_runtime.layers.moe import MixtureOfExperts
 from paceline_runtime.loaders import load_target
 from paceline_runtime.messages import Rebuild, Submit
 from paceline_runtime.sampling import SamplingParams
@@ -103,6 +105,43 @@ def test_a_verify_of_changing_width_changes_no_text(target, plain, overlap):
     answers = run(engine, {name: (PROMPTS[name], GREEDY) for name in ("long", "short", "page", "other")})
     assert {name: plain[name] for name in answers} == {name: answer.token_ids for name, answer in answers.items()}
     assert set(range(8)) == {plan.depth for plan in plans if plan.decode}
+
+
+def test_drafts_that_nobody_verifies_are_inert(target, monkeypatch):
+    """Rows past a request's verified drafts write their K/V to the dummy page, and routers are told of them."""
+    engine, seen, limit = make_engine(target, NgramProposer(3), max_model_len=256), [], 256
+    forward, launch, route = target.forward, engine.executor.launch, MixtureOfExperts.route
+
+    def recorded_forward(batch, *others):
+        seen.append((batch, []))
+        return forward(batch, *others)
+
+    def recorded_route(mixture, x, active):
+        seen[-1][1].append(active)
+        return route(mixture, x, active)
+
+    def checked(plan):
+        seen.clear()
+        handle = launch(plan)
+        verified = torch.tensor([row.num_drafted for row in handle.read().decode])
+        for batch, routed in seen:
+            if batch.width:
+                expected = (torch.arange(batch.width) <= verified[:, None]).flatten()
+                assert torch.equal(batch.active, expected)
+                assert torch.equal(batch.slots >= PAGE_TOKENS, expected)
+                num_inert["unverified"] += int((~expected).sum())
+                num_inert["past the context"] += int((batch.lengths + batch.width > limit).sum())
+            assert len(routed) == (3 if target.shape.family == "qwen3_5_moe" else 0)
+            assert all(torch.equal(active, batch.active) for active in routed)
+        return handle
+
+    num_inert = Counter()
+    monkeypatch.setattr(target, "forward", recorded_forward)
+    monkeypatch.setattr(MixtureOfExperts, "route", recorded_route)
+    engine.executor.launch = checked
+    full = {"full": (PROMPTS["long"], SamplingParams(max_tokens=None, ignore_eos=True))}
+    run(engine, full | {name: (PROMPTS[name], GREEDY) for name in ("short", "page")})
+    assert 0 < num_inert["past the context"] < num_inert["unverified"]
 
 
 @pytest.mark.parametrize("kind", ["off", "knowing"])
