@@ -13,7 +13,7 @@ import dflash.model
 import pytest
 import torch
 from knowing_pairs import VOCAB_SIZE, WINDOW, KnowingPair, knowing_pair
-from law_engine import Answer, make_engine, plain_tokens, record_plans, run
+from law_engine import Answer, CyclingDepth, make_engine, plain_tokens, record_plans, run
 from law_prompts import law_prompts
 from no_reads import watch_launches
 
@@ -21,7 +21,7 @@ from paceline_runtime.cache.pages import PageStore
 from paceline_runtime.engine.core import Engine
 from paceline_runtime.messages import Rebuild
 from paceline_runtime.sampling import SamplingParams
-from paceline_runtime.speculative.base import Proposal
+from paceline_runtime.speculative.base import DraftInputs, Proposal
 
 MAX_TOKENS = 60
 GREEDY = SamplingParams(max_tokens=MAX_TOKENS, ignore_eos=True)
@@ -157,6 +157,41 @@ def test_hit_drafts_what_a_miss_drafted(pair: KnowingPair, overlap: bool) -> Non
     for one, two in zip(fresh, restored, strict=True):
         assert torch.equal(one.tokens, two.tokens)
         torch.testing.assert_close(one.q, two.q)
+
+
+def record_drafts(engine: Engine) -> dict[tuple[int, ...], torch.Tensor]:
+    """Drafts of each text up to its pending token, from now on."""
+    proposer, drafts = engine.executor.proposer, {}
+    propose = proposer.propose
+
+    def recording(inputs: DraftInputs) -> Proposal:
+        proposal = propose(inputs)
+        for row, length, tokens in zip(inputs.rows, inputs.lengths, proposal.tokens, strict=True):
+            drafts[tuple(inputs.history[row, : length + 1].tolist())] = tokens
+        return proposal
+
+    proposer.propose = recording
+    return drafts
+
+
+@LAGS
+def test_a_verify_of_changing_width_changes_neither_text_nor_drafts(
+    pair: KnowingPair, plain: dict[str, list[int]], overlap: bool
+) -> None:
+    """The block is always 1 + k wide, since its rows depend on the width; adaptive depth shortens the verify alone."""
+    requests = {name: (PROMPTS[name], GREEDY) for name in ("long", "short", "page")}
+    engines = [make_engine(pair.target, pair.proposer(7), overlap=overlap) for _ in range(2)]
+    fixed, cycling = (record_drafts(engine) for engine in engines)
+    engines[1]._depth = CyclingDepth(7)
+    plans = record_plans(engines[1])
+
+    for engine in engines:
+        assert {name: plain[name] for name in requests} == {n: answer.token_ids for n, answer in run(engine, requests).items()}
+
+    assert set(range(8)) == {plan.depth for plan in plans if plan.decode}
+    both = fixed.keys() & cycling.keys()
+    assert len(both) > 20
+    assert all(torch.equal(fixed[text], cycling[text]) for text in both)
 
 
 @pytest.mark.parametrize("num_steps", [1, 7])
