@@ -26,7 +26,7 @@ DRAFT_SEEDS = {"qwen3": 1, "llama": 3, "qwen3_5": 1, "qwen3_5_moe": 2}
 """Drafts of whose accept lengths each of 0 to 7 occurs several times in a few hundred tokens."""
 VOCAB_SIZE = 64
 WINDOW = 48
-MAX_POSITIONS = 512
+MAX_POSITIONS = 4096
 RANK = 32
 MISTAUGHT = (0, 1, 3, 6, 10, 15, 21, 28)
 """Tokens after which the draft is taught wrongly, 1 to 8 apart on the way from token to token: 0 to 7 drafts are right."""
@@ -59,7 +59,8 @@ def knowing_pair(
 
     At this `strength` of the codebooks the draft's own logits, and so its context, decide about as often as they do.
     """
-    model = prepare(build_reference(family, scale=scale, vocab_size=VOCAB_SIZE, eos_token_id=None))
+    fields = dict(vocab_size=VOCAB_SIZE, eos_token_id=None, max_position_embeddings=MAX_POSITIONS)
+    model = prepare(build_reference(family, scale=scale, **fields))
     embedding, next_of = model.get_input_embeddings().weight, torch.arange(VOCAB_SIZE).roll(-1)
     embedding[:, 0] = 6.0
     model.lm_head.weight[next_of] = embedding
@@ -70,6 +71,7 @@ def knowing_pair(
         vocab_size=VOCAB_SIZE,
         mask_token_id=VOCAB_SIZE - 1,
         sliding_window=WINDOW,
+        max_position_embeddings=MAX_POSITIONS,
         num_target_layers=4,
         target_layer_ids=[0, 1, 2],
         selector_rank=RANK,

@@ -14,6 +14,7 @@ from hybrid_models import HYBRIDS, lasting
 from knowing_pairs import VOCAB_SIZE, WINDOW, KnowingPair, knowing_pair
 from law_engine import make_engine, plain_tokens, record_plans, run
 from law_prompts import law_prompts
+from window_shadow import WindowShadow
 
 from paceline_runtime.sampling import SamplingParams
 
@@ -113,3 +114,40 @@ def test_a_hit_drafts_what_the_whole_text_drafts(pair: KnowingPair, overlap: boo
         text, lengths = package_text(pair, prompt, 7)
         assert (hit, text) == (answer.cached_tokens, answer.token_ids)
         assert lengths[:6] == [len(tokens.token_ids) for tokens in answer.steps if tokens.steps][:6]
+
+
+@LAGS
+def test_a_restored_window_is_bitwise_what_was_written(pair: KnowingPair, plain: dict[str, list[int]], overlap: bool) -> None:
+    """After hits on a prompt snapshot, on one left by an aborted request, a finish, and a shared beginning."""
+    engine = make_engine(pair.target, pair.proposer(7), overlap=overlap)
+    shadow, long = WindowShadow(engine), PROMPTS["long"]
+    run(engine, {"long": (long, GREEDY)}, aborts={"long": 5})
+    assert run(engine, {"again": (long, GREEDY)})["again"].token_ids == plain["long"]
+    run(engine, {"turn": (long + plain["long"] + [5, 6, 7], GREEDY)})
+    shared = PROMPTS["page"] + PROMPTS["short"]
+    for end in range(3):
+        run(engine, {"shared": (shared + [end] * 70, GREEDY)})
+    assert shadow.num_restored == {0: 3, 128: 1, 192: 1, 64: 1}
+
+
+@LAGS
+def test_a_preempted_requests_window_is_restored_bitwise(pair: KnowingPair, plain: dict[str, list[int]], overlap: bool) -> None:
+    """It comes back on its own snapshot, and its text is the plain one."""
+    engine = make_engine(pair.target, pair.proposer(3), overlap=overlap, num_pages=7, max_model_len=384)
+    shadow = WindowShadow(engine)
+    answers = run(engine, {name: (PROMPTS[name], GREEDY) for name in ("long", "parted")})
+    assert [plain["long"], plain["parted"]] == [answer.token_ids for answer in answers.values()]
+    assert engine.scheduler.num_preemptions == 1
+    assert shadow.num_restored == {0: 2, 128: 1}
+
+
+def test_windows_after_2400_decoded_tokens_are_restored_bitwise(pair: KnowingPair) -> None:
+    """At the finish, and at the snapshot kept on the way to it; verifies wrote the rings many times over."""
+    engine = make_engine(pair.target, pair.proposer(7), overlap=True, max_model_len=2560)
+    shadow = WindowShadow(engine)
+    answer = run(engine, {"other": (PROMPTS["other"], SamplingParams(max_tokens=2400, ignore_eos=True))}, check=False)["other"]
+    text = PROMPTS["other"] + answer.token_ids
+    for cut in (len(text), 2340):
+        run(engine, {"next": ([*text[:cut], 5, 6, 7], SamplingParams(max_tokens=9, ignore_eos=True))})
+    assert {0, 7} <= set(answer.accepted)
+    assert shadow.num_restored == {0: 1, 2368: 1, 2304: 1}
