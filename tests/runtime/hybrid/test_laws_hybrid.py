@@ -188,11 +188,12 @@ def test_a_finished_answer_is_hit_at_its_deepest_boundary(target, num_tokens, ov
 
 
 def test_a_next_turn_without_the_generation_prompt_hits_before_it(target):
-    """The rendering of the next turn drops the last tokens of the prompt and all of the answer."""
+    """The rendering of the next turn drops the end of the prompt and all of the answer; the prompt itself hits deeper."""
     prompt = (PROMPTS["long"] + PROMPTS["page"])[:131]
     engine = make_engine(target, NgramProposer(3))
     turn_after(target, engine, prompt, 10, num_generation_prompt=5)
     assert 64 == continued(target, engine, [*prompt[:126], 9, 9, 9])
+    assert 128 == continued(target, engine, prompt)
 
 
 def test_a_shared_beginning_is_hit_by_the_third_prompt_that_has_it(target):
