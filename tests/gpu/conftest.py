@@ -13,7 +13,7 @@ _FIGURES = "figures"
 def pytest_addoption(parser):
     """Known only when this folder is named on the command line; the soak is short otherwise."""
     parser.addoption(
-        "--soak-seconds", type=float, default=None, help="length of the soak (default: 10 s, on a CPU three requests a client)"
+        "--soak-seconds", type=float, default=None, help="length of the soak (default: 5 s, on a CPU three requests a client)"
     )
 
 
