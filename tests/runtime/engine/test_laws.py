@@ -139,6 +139,19 @@ def test_generated_tokens_are_cached_for_the_next_turn(target, plain):
     assert plain_tokens(target, turn, MAX_TOKENS) == answer.token_ids
 
 
+@pytest.mark.parametrize(("num_tokens", "cached"), [(1, 128), (2, 128), (3, 192)])
+def test_a_page_that_ends_in_the_pending_token_is_not_cached(target, num_tokens, cached):
+    """An answer that ends with a page: the K/V of its last token were never computed."""
+    engine = make_engine(target)
+    first = run(engine, {"long": (PROMPTS["long"], SamplingParams(max_tokens=num_tokens, ignore_eos=True))})["long"]
+    turn = PROMPTS["long"] + first.token_ids + [5, 6, 7]
+    answer = run(engine, {"turn": (turn, GREEDY)})["turn"]
+
+    assert 190 + num_tokens == len(turn) - 3
+    assert cached == answer.cached_tokens
+    assert plain_tokens(target, turn, MAX_TOKENS) == answer.token_ids
+
+
 def test_naive_cache_never_hits(target, plain):
     """`cache_type` naive computes every prompt anew."""
     engine = make_engine(target, NgramProposer(3), cache_type="naive")
