@@ -215,3 +215,17 @@ def test_max_tokens_cuts_inside_a_run(target, plain, max_tokens):
 
     assert plain["page"][:max_tokens] == answer.token_ids
     assert sum(answer.accepted) <= max_tokens
+
+
+@pytest.mark.parametrize("overlap", [False, True], ids=["lag0", "lag1"])
+def test_what_a_run_held_past_its_cut_is_not_cached(target, plain, overlap):
+    """Text, usage and cache end at the same place: the page that the run would have filled stays unpublished."""
+    engine = make_engine(target, _proposer("point", 7, plain), overlap=overlap)
+    params = SamplingParams(max_tokens=2, ignore_eos=True)
+    collect, runs = engine.executor.collect, []
+    engine.executor.collect = lambda handle: (result := collect(handle), runs.extend(result.decode))[0]
+    answer = run(engine, {"long": (PROMPTS["long"], params)})["long"]
+
+    assert plain["long"][:2] == answer.token_ids
+    assert len(PROMPTS["long"]) + len(runs[0].token_ids) > 192, "the run did not reach the page's end"
+    assert 2 == len(engine.scheduler.prefix)
