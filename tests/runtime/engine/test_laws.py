@@ -205,6 +205,22 @@ def test_a_preempted_request_may_find_all_it_had_computed_still_cached(target, o
     assert plain_tokens(target, second, 60) == answers["second"].token_ids
 
 
+@pytest.mark.parametrize("overlap", [False, True], ids=["lag0", "lag1"])
+@pytest.mark.parametrize("kind", ["ngram", "point", "spread"])
+def test_an_answer_that_is_preempted_is_computed_again_and_its_pending_token_not_redrawn(target, plain, kind, overlap):
+    """Greedy and sampled: the text goes on as it would have."""
+    requests = {"long": (PROMPTS["long"], GREEDY), "sampled": (PROMPTS["sampled"] * 2, PARAMS["sampled"])}
+    options = dict(overlap=overlap, max_model_len=320)
+    alone = run(make_engine(target, _proposer(kind, 3, plain), **options), requests)
+    engine = make_engine(target, _proposer(kind, 3, plain), num_pages=6, **options)
+    plans = record_plans(engine)
+    answers = run(engine, requests)
+
+    assert plain["long"] == answers["long"].token_ids
+    assert alone["sampled"].token_ids == answers["sampled"].token_ids
+    assert any(chunk.is_last and not chunk.samples for plan in plans for chunk in plan.prefill), "no answer was preempted"
+
+
 @pytest.mark.parametrize("max_tokens", range(1, 12))
 def test_max_tokens_cuts_inside_a_run(target, plain, max_tokens):
     """Whatever the run's length, exactly `max_tokens` leave, and the acceptance counts only what left."""
