@@ -133,7 +133,7 @@ def test_a_restored_window_is_bitwise_what_was_written(pair: KnowingPair, plain:
 @LAGS
 def test_a_preempted_requests_window_is_restored_bitwise(pair: KnowingPair, plain: dict[str, list[int]], overlap: bool) -> None:
     """It comes back on its own snapshot, and its text is the plain one."""
-    engine = make_engine(pair.target, pair.proposer(3), overlap=overlap, num_pages=7, max_model_len=384)
+    engine = make_engine(pair.target, pair.proposer(3), overlap=overlap, num_pages=6, max_model_len=384)
     shadow = WindowShadow(engine)
     answers = run(engine, {name: (PROMPTS[name], GREEDY) for name in ("long", "parted")})
     assert [plain["long"], plain["parted"]] == [answer.token_ids for answer in answers.values()]
