@@ -130,6 +130,8 @@ class ServeConfig:
     def problems(self) -> list[str]:
         """Everything wrong with the server's and the engine's values, named by flag."""
         checks = [
+            # An empty host would listen on every address.
+            (bool(self.host), "--host is empty: give it an address, 0.0.0.0 for all of them"),
             (0 <= self.port <= 65535, f"--port must be between 0 and 65535, got {self.port}"),
             (self.drain_timeout_s >= 0, f"--drain-timeout-s must not be negative, got {self.drain_timeout_s:g}"),
             (self.keepalive_s > 0, f"--keepalive-s must be above 0, got {self.keepalive_s:g}"),

@@ -128,6 +128,8 @@ def test_all_wrong_values_are_named_at_once() -> None:
         (["--keepalive-s", "0"], "above 0"),
         (["--api-key", " "], "--api-key is empty"),
         (["--api-key-file", "/nowhere"], "cannot be read"),
+        (["--api-key-file", ""], "--api-key-file is empty"),
+        (["--host", ""], "--host is empty"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -138,9 +140,9 @@ def test_flags_that_contradict_each_other_are_refused(flags: list[str], remedy: 
 
 
 def test_keys_come_from_flags_environment_and_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of them count; blank lines and spaces around a key do not."""
+    """All of them count; blank lines do not, nor blanks around a key, nor what some editors put before a file's text."""
     file = tmp_path / "keys"
-    file.write_text("third\n\n  fourth \n")
+    file.write_text("third\n\n  fourth \n", "utf-8-sig")
     monkeypatch.setenv(env.API_KEY, "second")
 
     assert configured("--api-key", " first\n", "--api-key-file", str(file)).api_keys == ("first", "second", "third", "fourth")

@@ -102,12 +102,15 @@ def _api_keys(args: argparse.Namespace) -> tuple[str, ...]:
     keys = [key.strip() for key in (*args.api_key, *filter(None, [env.api_key(os.environ)]))]
     if not all(keys):
         raise ConfigError(["--api-key is empty: give it a key or leave it out"])
-    return (*keys, *(_key_file(args.api_key_file) if args.api_key_file else ()))
+    # Clients cannot send the blanks around a key: HTTP drops them.
+    return (*map(str.strip, keys), *(() if args.api_key_file is None else _key_file(args.api_key_file)))
 
 
 def _key_file(path: str) -> list[str]:
+    if not path:
+        raise ConfigError(["--api-key-file is empty: name a file or leave it out"])
     try:
-        keys = [line.strip() for line in Path(path).read_text().splitlines() if line.strip()]
+        keys = [line.strip() for line in Path(path).read_text("utf-8-sig").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError([f"--api-key-file {path} cannot be read: {error}"]) from None
     if not keys:
