@@ -61,7 +61,7 @@ def plan_memory(
     wanted = 1 + 2 * config.max_running_req * pages_for(longest)
     num_pages = config.num_pages + 1 if config.num_pages is not None else min(wanted, affordable)
     if config.max_model_len is None:
-        longest = min(longest, (num_pages - 1) * PAGE_TOKENS)
+        longest = min(longest, max(num_pages - 1, 1) * PAGE_TOKENS)
     least = max(1 + pages_for(longest), 2)
     if num_pages < least:
         short_mib = max(least * page_bytes - left, (least - num_pages) * page_bytes) / 2**20

@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 
 from paceline_compat import Options, PlanOptions, inspect_pair, plan
+from paceline_compat.planner import no_state_slots
 from paceline_runtime.config import EngineConfig
 
 
@@ -24,6 +25,8 @@ def refuse_early(config: EngineConfig, dtype: torch.dtype, budget_bytes: int) ->
     if not found.verdict.fits:
         raise ValueError("\n".join(str(problem) for problem in found.verdict.errors))
     assert found.target is not None, "a verdict that fits read its target"
+    if config.num_state_slots is not None and not found.target.num_linear_layers:
+        raise ValueError(no_state_slots(found.target.family))
     needed = plan(
         budget_bytes,
         found.target,

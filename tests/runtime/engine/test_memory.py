@@ -60,6 +60,7 @@ def test_the_plan_from_headers_agrees_with_the_loaded_one(tmp_path, family):
     [
         (dict(num_pages=3), "needs 5 pages, but 3 fit"),
         (dict(memory_bytes=1 << 20), "MiB are short.*--max-model-len"),
+        (dict(memory_bytes=1, max_model_len=None), "one context of 64 tokens needs 1 pages, but 0 fit"),
     ],
 )
 def test_too_little_memory_says_how_much_and_what_to_change(target, options, words):
@@ -196,13 +197,16 @@ def test_a_containers_limit_counts(tmp_path, limit, expected):
     assert expected == host_free_bytes(tmp_path)
 
 
-def test_a_misfit_is_refused_before_loading(tmp_path):
+def test_a_misfit_is_refused_before_loading(tmp_path, monkeypatch):
     """By the table of rules, all problems at once, and by the plan."""
     path = str(save_tiny("llama", tmp_path))
+    monkeypatch.setattr("paceline_runtime.engine.build.load_target", lambda *args, **kwargs: pytest.fail("it was loaded"))
     with pytest.raises(ValueError, match=r"options\.max_model_len: 9999"):
         build_engine(EngineConfig(model_path=path, max_model_len=9999))
     with pytest.raises(ValueError, match=r"does not fit(.|\n)*MiB are short"):
         build_engine(EngineConfig(model_path=path, memory_bytes=1 << 20, dtype="float32"))
+    with pytest.raises(ValueError, match="no meaning for a llama"):
+        build_engine(EngineConfig(model_path=path, num_state_slots=20))
 
 
 def test_a_given_number_of_state_slots_is_what_has_to_fit(tmp_path):
