@@ -22,6 +22,7 @@ from .pair_arguments import (
     print_answer,
 )
 from .planner import FEW_STATE_SLOTS, PlanOptions, no_state_slots, plan
+from .sizes import parse_size
 
 _GRAPH_POOL = "512MiB"
 _MEMORY_RATIO = 0.9
@@ -77,7 +78,7 @@ def _bytes(text: str, flag: str, problems: list[str], memory_ratio: float | None
         problems.append(f"{flag}: {text!r} is a device, not a size (512MiB)")
         return 0
     try:
-        return budget_bytes(text, memory_ratio or 1.0)
+        return parse_size(text) if memory_ratio is None else budget_bytes(text, memory_ratio)
     except ValueError as error:
         problems.append(f"{flag}: {error}")
         return 0

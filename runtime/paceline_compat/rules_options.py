@@ -28,9 +28,10 @@ def cache_type(pair: Pair) -> Finding | None:
 
 def max_model_len(pair: Pair) -> Finding | None:
     value, limit = pair.options.max_model_len, pair.target.max_positions
-    if value is None or 1 <= value <= limit:
+    if value is None or 2 <= value <= limit:  # a token of a prompt and one of its answer
         return None
-    return Finding("options.max_model_len", f"{value} is not between 1 and the target's {limit}", f"use at most {limit}")
+    remedy = f"use {'at least 2' if value < 2 else f'at most {limit}'}"
+    return Finding("options.max_model_len", f"{value} is not between 2 and the target's {limit}", remedy)
 
 
 def num_steps(pair: Pair) -> Finding | None:

@@ -102,6 +102,11 @@ def test_plan_refuses_sizes_that_are_none_and_a_share_of_one_by_flag_and_all_at_
         assert f"paceline plan: {part}" in err
 
 
+def test_a_graph_pool_is_told_no_device_it_would_then_refuse(tiny_pair, capsys):
+    assert main(["plan", "--model", tiny_pair[0], "--memory", "1GiB", "--graph-pool", "-1"]) == 2
+    assert "--graph-pool: '-1' is not a size" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("slots, named", [("7", "at least twice --max-running-requests"), ("8", "keeps no recurrent states")])
 def test_plan_refuses_state_slots_as_serve_does(tiny_pair, slots, named, capsys):
     assert main(["plan", "--model", tiny_pair[0], "--memory", "1GiB", "--num-state-slots", slots]) == 2

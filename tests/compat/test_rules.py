@@ -55,7 +55,7 @@ BROKEN = {
     "options.algorithm": (tiny_target(), None, Options(algorithm="eagle"), "'eagle' is no speculative algorithm"),
     "options.tensor_parallel": (tiny_target(), tiny_draft(), Options(tensor_parallel=2), "2 GPUs"),
     "options.cache_type": (tiny_target(), tiny_draft(), Options(cache_type="radix"), "'radix' is no cache type"),
-    "options.max_model_len": (tiny_target(), None, Options("off", max_model_len=513), "between 1 and the target's 512"),
+    "options.max_model_len": (tiny_target(), None, Options("off", max_model_len=513), "between 2 and the target's 512"),
     "options.num_steps": (tiny_target(), tiny_draft(), Options(num_steps=8), "8 is not between 1 and 7"),
     "target.architecture": (tiny_target(architectures=["GPT2LMHeadModel"]), None, OFF, "GPT2LMHeadModel is unknown"),
     "target.gguf_architecture": (gguf_target("qwen35"), None, OFF, "GGUF files of architecture qwen35"),
@@ -255,6 +255,7 @@ def test_depth_without_a_draft_is_bounded_too(algorithm, num_steps, fits):
 def test_a_shorter_context_makes_a_short_draft_fit():
     draft = tiny_draft(max_position_embeddings=256)
     assert check(tiny_target(), draft, Options(max_model_len=256)).fits
+    assert "use at least 2" in str(check(tiny_target(), draft, Options(max_model_len=1)).errors[0])
 
 
 def test_all_problems_come_at_once_in_the_tables_order():
