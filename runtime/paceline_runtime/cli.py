@@ -1,4 +1,4 @@
-"""The `paceline` command: finds the subcommand, imports only its module, turns configuration errors into one clear message.
+"""The `paceline` command: finds the subcommand, imports only its module, turns errors of its user's into one clear message.
 
 Each command's module has `add_arguments(parser)` and `run(args) -> exit status`. It knows nothing else of them.
 """
@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 
 from paceline_runtime.errors import ConfigError
 
 EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
 MODULES = {
     "serve": "paceline_runtime.server.command",
     "demo": "paceline_runtime.demo",
@@ -30,17 +32,42 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of the console script; returns the exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
     name = _parser().parse_args(words[:1]).command
+    try:
+        status = _run(name, words[1:])
+        print(end="", flush=True)
+        return status
+    except ConfigError as error:
+        return _refuse(name, error.problems)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except OSError as error:
+        _settle_output()
+        return _refuse(name, ["nobody reads the output" if isinstance(error, BrokenPipeError) else str(error)])
+
+
+def _run(name: str, words: Sequence[str]) -> int:
+    """The exit status of a command with these flags."""
     module = importlib.import_module(MODULES[name])
     parser = argparse.ArgumentParser(prog=f"paceline {name}", allow_abbrev=False)
     if name in ACTIONS:
         parser.add_argument("action", choices=ACTIONS[name])
     module.add_arguments(parser)
+    return int(module.run(parser.parse_args(words)))
+
+
+def _refuse(name: str, problems: Sequence[str]) -> int:
+    """A line for each problem; the exit status. Not that of `check` and `plan` for what does not fit."""
+    for problem in problems:
+        print(f"paceline {name}: {problem}", file=sys.stderr)
+    return EXIT_USAGE
+
+
+def _settle_output() -> None:
+    """Write what is left of the output or drop it: Python would try when it ends, and fail with a status of its own."""
     try:
-        return int(module.run(parser.parse_args(words[1:])))
-    except ConfigError as error:
-        for problem in error.problems:
-            print(f"paceline {name}: {problem}", file=sys.stderr)
-        return EXIT_USAGE
+        print(end="", flush=True)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -2,6 +2,7 @@
 
 import argparse
 import importlib
+import os
 import re
 import subprocess
 import sys
@@ -228,6 +229,35 @@ def test_a_wrong_start_is_told_without_a_traceback(capsys: pytest.CaptureFixture
 
     assert status == cli.EXIT_USAGE
     assert [line.split(":")[0] for line in capsys.readouterr().err.splitlines()] == ["paceline serve"] * 2
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("output", ["/dev/full", "pipe"])
+def test_an_answer_that_nobody_gets_is_not_taken_for_one(output: str, unbuffered: str) -> None:
+    """Status 1 of `check` means that a pair does not fit; a reader that has left or a full disk is told, in one line."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    if output != "pipe":
+        os.close(writer)
+        writer = os.open(output, os.O_WRONLY)
+    command = [sys.executable, "-m", "paceline_runtime", "check", "--target", "/nowhere"]
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    result = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False, env=environment)
+    os.close(writer)
+
+    assert result.returncode == cli.EXIT_USAGE
+    assert re.fullmatch(r"paceline check: (nobody reads the output|\[Errno 28\]).*\n", result.stderr)
+
+
+def test_an_interrupt_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shells' status for it."""
+
+    def interrupted(args: argparse.Namespace) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("paceline_compat.check_command.run", interrupted)
+
+    assert cli.main(["check", "--target", "here"]) == cli.EXIT_INTERRUPTED
 
 
 def test_the_module_is_the_command() -> None:
