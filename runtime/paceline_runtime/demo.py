@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import importlib.util
 import json
+import signal
 import socket
 import subprocess
 import sys
@@ -32,6 +33,9 @@ STREAMED = (
     "in it."
 )
 WHOLE = "What is the capital of France? Answer in one sentence."
+CONTEXT_TOKENS = 2048
+MAX_ANSWER_TOKENS = 1900
+"""Beside either question the context has room for so many."""
 BAR_WIDTH = 32
 POLL_S = 0.1
 STOP_TIMEOUT_S = 40
@@ -44,6 +48,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Show it; 0 if both questions were answered."""
+    if not 1 <= args.max_tokens <= MAX_ANSWER_TOKENS:
+        raise ConfigError([f"--max-tokens must be between 1 and {MAX_ANSWER_TOKENS}, got {args.max_tokens}"])
+    # Like Ctrl-C: by default it would end this process at once, and leave the server running.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     model = find_model()
     say(f"Paceline serves {model.name}, {model.stat().st_size / 2**20:.0f} MiB, on this machine's CPU.")
     say("It guesses several tokens ahead (n-gram speculation) and checks all guesses in one forward pass.\n")
@@ -87,11 +95,11 @@ def find_model() -> Path:
 
 @contextlib.contextmanager
 def serving(model: Path) -> Iterator[str]:
-    """The address of a server that is ready; it is stopped at the end, also by Ctrl-C."""
+    """The address of a server that is ready; it is stopped at the end, also by a signal."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     flags = ["--model", str(model), "--served-model-name", MODEL_NAME, "--port", str(port), "--log-level", "warning"]
-    speed = ["--speculative-algorithm", "ngram", "--max-model-len", "2048", "--num-pages", "128"]
+    speed = ["--speculative-algorithm", "ngram", "--max-model-len", str(CONTEXT_TOKENS), "--num-pages", "128"]
     command = [sys.executable, "-m", "paceline_runtime", "serve", *flags, *speed]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:

@@ -1,8 +1,16 @@
 """The demo as a newcomer sees it: SmolLM2 loaded from its GGUF, served, asked twice, stopped."""
 
+import os
 import re
+import signal
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
+
+from paceline_runtime import cli
+from paceline_runtime.demo import MAX_ANSWER_TOKENS
 
 
 def test_the_demo_shows_a_model_answering() -> None:
@@ -19,3 +27,28 @@ def test_the_demo_shows_a_model_answering() -> None:
     speeds = re.findall(r"(\d+) tokens, ([\d.]+) tokens/s.*?([\d.]+) tokens per step", said)
     assert len(speeds) == 2
     assert float(speeds[0][2]) > 1.5
+
+
+@pytest.mark.parametrize("number", [0, MAX_ANSWER_TOKENS + 1])
+def test_an_answer_that_cannot_be_is_refused_at_once(number: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """Not by the server, after loading."""
+    assert cli.main(["demo", "--max-tokens", str(number)]) == cli.EXIT_USAGE
+    assert "--max-tokens must be between 1 and" in capsys.readouterr().err
+
+
+def test_a_terminated_demo_takes_its_server_along() -> None:
+    """As an interrupted one does."""
+    command = [sys.executable, "-m", "paceline_runtime", "demo", "--max-tokens", str(MAX_ANSWER_TOKENS)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as demo:
+        assert demo.stdout is not None
+        # What is asked is said once the server is ready, and the longest answer takes a while.
+        while not demo.stdout.readline().startswith("[streamed]"):
+            assert demo.poll() is None
+        (server,) = Path(f"/proc/{demo.pid}/task/{demo.pid}/children").read_text().split()
+        demo.terminate()
+        status, is_left = demo.wait(), Path(f"/proc/{server}").exists()
+        if is_left:
+            os.kill(int(server), signal.SIGKILL)
+
+    assert not is_left
+    assert status == cli.EXIT_INTERRUPTED
