@@ -6,14 +6,15 @@ import json
 import pytest
 import torch
 from tiny_gguf import save_tiny_gguf
-from tiny_models import build_reference
+from tiny_models import build_reference, save_tiny
 
 from paceline_runtime import bench
 from paceline_runtime.bench.drive import make_engine
 from paceline_runtime.bench.peer import compare
-from paceline_runtime.bench.serving_memory import ServingMemory
-from paceline_runtime.bench.share import measure_share
+from paceline_runtime.bench.serving_memory import ServingMemory, measure_serving_memory
+from paceline_runtime.bench.share import _Gaps, measure_share
 from paceline_runtime.bench.subjects import subject
+from paceline_runtime.errors import ConfigError
 
 
 def parse(*words):
@@ -75,6 +76,26 @@ def test_peer_runs_a_gguf_on_both_sides(tmp_path, capsys):
     assert "greedy ids of 4 tokens are equal" in capsys.readouterr().out
 
 
+def test_peer_refuses_another_family(tmp_path):
+    """Whose weights it cannot give to the other side."""
+    path = save_tiny("qwen3", tmp_path)
+    with pytest.raises(ConfigError, match=r"is a qwen3: name a \.gguf file of the llama family"):
+        bench.run(parse("peer", "--model", str(path), "--skip-memory"))
+
+
+def test_the_memory_of_a_model_with_a_short_context_is_measured(tmp_path, monkeypatch):
+    """With its own context, not with one that the server refuses once all pairs have run."""
+    path = save_tiny_gguf(build_reference("llama", dtype=torch.float32, num_hidden_layers=1), tmp_path / "tiny.gguf")
+    contexts = []
+    monkeypatch.setattr(
+        "paceline_runtime.bench.serving_memory._served_bytes",
+        lambda model, dtype, threads, max_model_len: contexts.append(max_model_len) or 1,
+    )
+
+    assert measure_serving_memory(str(path), "float32", 1).kv_bytes > 0
+    assert contexts == [512]
+
+
 def test_memory_may_be_weights_cache_torch_and_200_mib():
     """The bound of the figure, and its text."""
     memory = ServingMemory(used_bytes=900 << 20, weight_bytes=500 << 20, kv_bytes=100 << 20, torch_bytes=150 << 20)
@@ -88,3 +109,38 @@ def test_unknown_algorithms_and_batch_sizes_are_refused():
     for words in (("--algorithms", "off,magic"), ("--requests", "0"), ("--requests", "1,x")):
         with pytest.raises(SystemExit):
             parse("step", "--shape", "smollm2-135m", *words)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(("step", "--shape", "x", flag, "0") for flag in ("--steps", "--context-tokens", "--num-steps", "--threads")),
+        ("step", "--shape", "x", "--prefill-tokens", "-1"),
+        ("step", "--shape", "x", "--prefill-chunk", "63"),
+        ("share", "--shape", "x", "--steps", "1"),
+        *(("share", "--shape", "x", flag, "0") for flag in ("--requests", "--context-tokens", "--prompt-tokens")),
+        ("peer", "--model", "x", "--new-tokens", "1"),
+        *(("peer", "--model", "x", flag, "0") for flag in ("--pairs", "--prompt-tokens", "--threads")),
+    ],
+    ids=" ".join,
+)
+def test_sizes_that_cannot_be_measured_are_refused(words, capsys):
+    """A chunk of less than a page would never end, the others would only fail late."""
+    with pytest.raises(SystemExit, match="2"):
+        parse(*words)
+
+    assert f"argument {words[-2]}: must be at least" in capsys.readouterr().err
+
+
+def test_a_prompt_beside_which_nothing_was_timed_is_refused():
+    """It is over within the step that takes it up."""
+    with pytest.raises(ConfigError, match="raise --prompt-tokens"):
+        _Gaps(["one"]).take()
+
+
+@pytest.mark.parametrize("file", ["nowhere/figures.json", "."])
+def test_figures_that_cannot_be_written_are_refused_before_they_are_measured(tmp_path, file):
+    """Not minutes later."""
+    words = ("--json", str(tmp_path / file))
+    with pytest.raises(ConfigError, match=r"--json .* cannot be written"):
+        bench.run(parse("step", "--shape", "smollm2-135m", "--dummy-weights", *words))

@@ -174,6 +174,35 @@ def test_impossible_acceptance_is_refused(folder):
         bench.run(step_args(folder, "--algorithms", "ngram", "--tokens-per-step", "4.5"))
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--num-steps", "3"), "--num-steps has no meaning with --algorithms off"),
+        (("--tokens-per-step", "2"), "--tokens-per-step has no meaning with --algorithms off"),
+        (("--device", "nowhere"), "--device must be"),
+    ],
+)
+def test_flags_without_effect_and_unknown_devices_are_refused(folder, words, message):
+    """As errors of who measures, not as tracebacks."""
+    with pytest.raises(ConfigError, match=message):
+        bench.run(step_args(folder, *words))
+
+
+@pytest.mark.parametrize(("algorithm", "most"), [("dflash", 7), ("ngram", 31)])
+def test_deeper_drafts_than_are_served_are_not_measured(folder, algorithm, most):
+    """Nobody could have these figures."""
+    with subject(step_args(folder), 256) as one, pytest.raises(ValueError, match=f"more than the {most} drafts"):
+        one.proposer(algorithm, most + 1, 256)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"architectures": ["Qwen3ForCausalLM"]}'])
+def test_a_config_that_describes_no_target_is_refused(tmp_path, text):
+    """With its folder, and what is wrong in it."""
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(ConfigError, match=r"its config\.json is no target's"):
+        find_shape(str(tmp_path))
+
+
 def test_read_kernel_sums_every_element():
     """Also where the last block is partial."""
     from paceline_kernels.stream_read import stream_read

@@ -7,10 +7,15 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
+from collections.abc import Callable
+from pathlib import Path
 from typing import get_args
 
+from paceline_compat.memory import PAGE_TOKENS
 from paceline_runtime.bench.shapes import SHAPES
 from paceline_runtime.config import DType
+from paceline_runtime.errors import ConfigError
 
 MEASUREMENTS = {
     "step": "time of decode steps and of a prefill at a model's real shape, random weights, beside the device's limit",
@@ -35,47 +40,76 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run one measurement; the exit status."""
+    if args.json is not None:
+        _refuse_unwritable(Path(args.json))
     module = importlib.import_module(f"paceline_runtime.bench.{args.measurement}")
-    return int(module.run(args))
+    try:
+        return int(module.run(args))
+    except ValueError as error:  # as the engine process takes what loaders and the engine refuse
+        raise ConfigError(str(error).splitlines()) from error
+
+
+def _refuse_unwritable(file: Path) -> None:
+    """Before the minutes of a measurement, not after."""
+    is_free = not file.exists() and file.parent.is_dir()
+    if file.is_dir() or not os.access(file.parent if is_free else file, os.W_OK):
+        raise ConfigError([f"--json {file} cannot be written: name a file in a folder that is there"])
 
 
 def _add_shape(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--shape", required=True, metavar="NAME", help=f"{', '.join(SHAPES)}, or a folder with a config.json")
     parser.add_argument("--dummy-weights", action="store_true", help="random weights: said for clarity, there are no others")
-    parser.add_argument("--layers", type=int, metavar="N", help="keep only the first N layers of the target")
+    parser.add_argument("--layers", type=_at_least(1), metavar="N", help="keep only the first N layers of the target")
     parser.add_argument("--dtype", default="auto", choices=get_args(DType), help="auto: bfloat16 on a GPU, else float32")
     parser.add_argument("--device", default="auto", help="auto: a GPU if there is one")
-    parser.add_argument("--threads", type=int, metavar="N", help="CPU threads (default: torch's)")
+    parser.add_argument("--threads", type=_at_least(1), metavar="N", help="CPU threads (default: torch's)")
 
 
 def _add_step(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--algorithms", default="off", type=_names, metavar="A,B", help=f"of {', '.join(_ALGORITHMS)}")
-    parser.add_argument("--num-steps", type=int, metavar="K", help="drafts per step (default: 7 for dflash, else 3)")
+    parser.add_argument("--num-steps", type=_at_least(1), metavar="K", help="drafts per step (default: 7 for dflash, else 3)")
     parser.add_argument("--requests", default="1,4", type=_numbers, metavar="N,M", help="batch sizes (default: 1,4)")
-    parser.add_argument("--context-tokens", type=int, default=1024, metavar="N", help="prompt of each request (default: 1024)")
-    parser.add_argument("--steps", type=int, default=32, metavar="N", help="decode steps to measure (default: 32)")
     parser.add_argument(
-        "--prefill-tokens", type=int, default=8192, metavar="N", help="prompt of the prefill, 0: none (default: 8192)"
+        "--context-tokens", type=_at_least(1), default=1024, metavar="N", help="prompt of each request (default: 1024)"
     )
-    parser.add_argument("--prefill-chunk", type=int, default=2048, metavar="N", help="prompt tokens a step (default: 2048)")
+    parser.add_argument("--steps", type=_at_least(1), default=32, metavar="N", help="decode steps to measure (default: 32)")
+    parser.add_argument(
+        "--prefill-tokens", type=_at_least(0), default=8192, metavar="N", help="prompt of the prefill, 0: none (default: 8192)"
+    )
+    parser.add_argument(
+        "--prefill-chunk", type=_at_least(PAGE_TOKENS), default=2048, metavar="N", help="prompt tokens a step (default: 2048)"
+    )
     parser.add_argument("--tokens-per-step", type=float, metavar="X", help="synthetic acceptance (default: as published)")
 
 
 def _add_share(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--requests", default=4, type=int, metavar="N", help="decoding requests (default: 4)")
-    parser.add_argument("--context-tokens", type=int, default=256, metavar="N", help="prompt of each (default: 256)")
-    parser.add_argument("--prompt-tokens", type=int, default=16384, metavar="N", help="the long prompt (default: 16384)")
-    parser.add_argument("--steps", type=int, default=64, metavar="N", help="decode steps measured alone (default: 64)")
+    parser.add_argument("--requests", default=4, type=_at_least(1), metavar="N", help="decoding requests (default: 4)")
+    parser.add_argument("--context-tokens", type=_at_least(1), default=256, metavar="N", help="prompt of each (default: 256)")
+    parser.add_argument(
+        "--prompt-tokens", type=_at_least(1), default=16384, metavar="N", help="the long prompt (default: 16384)"
+    )
+    parser.add_argument("--steps", type=_at_least(2), default=64, metavar="N", help="decode steps measured alone (default: 64)")
 
 
 def _add_peer(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", required=True, metavar="PATH", help="a .gguf file of the llama family")
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"), help="of both (default: float32)")
-    parser.add_argument("--threads", type=int, default=1, metavar="N", help="CPU threads of both (default: 1)")
-    parser.add_argument("--pairs", type=int, default=7, metavar="N", help="interleaved pairs (default: 7)")
-    parser.add_argument("--prompt-tokens", type=int, default=256, metavar="N", help="default: 256")
-    parser.add_argument("--new-tokens", type=int, default=64, metavar="N", help="default: 64")
+    parser.add_argument("--threads", type=_at_least(1), default=1, metavar="N", help="CPU threads of both (default: 1)")
+    parser.add_argument("--pairs", type=_at_least(1), default=7, metavar="N", help="interleaved pairs (default: 7)")
+    parser.add_argument("--prompt-tokens", type=_at_least(1), default=256, metavar="N", help="default: 256")
+    parser.add_argument("--new-tokens", type=_at_least(2), default=64, metavar="N", help="default: 64")
     parser.add_argument("--skip-memory", action="store_true", help="do not start a server to measure its memory")
+
+
+def _at_least(least: int) -> Callable[[str], int]:
+    """A type for argparse: a number that is not less."""
+
+    def number(text: str) -> int:
+        if (value := int(text)) < least:
+            raise argparse.ArgumentTypeError(f"must be at least {least}, got {value}")
+        return value
+
+    return number
 
 
 def _names(text: str) -> tuple[str, ...]:

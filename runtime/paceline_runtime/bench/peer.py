@@ -18,6 +18,7 @@ import torch
 
 from paceline_runtime.bench.report import device_text, table, write_json
 from paceline_runtime.bench.serving_memory import ServingMemory, measure_serving_memory
+from paceline_runtime.errors import ConfigError
 from paceline_runtime.llm import LLM
 from paceline_runtime.loaders import open_checkpoint
 from paceline_runtime.sampling import SamplingParams
@@ -39,8 +40,11 @@ class Phase:
 def run(args: argparse.Namespace) -> int:
     """Measure, print and write what the flags ask for; 1 when we are slower, take too much memory or differ in a token."""
     torch.set_num_threads(args.threads)
+    config = open_checkpoint(Path(args.model)).config
+    if (family := config.get("model_type", "llama")) != "llama":
+        raise ConfigError([f"--model {args.model} is a {family}: name a .gguf file of the llama family"])
     ours, theirs = our_generate(args), transformers_generate(args)
-    vocab_size = int(open_checkpoint(Path(args.model)).config["vocab_size"])
+    vocab_size = int(config["vocab_size"])
     generator = torch.Generator().manual_seed(0)
     prompt: list[int] = torch.randint(0, vocab_size, (args.prompt_tokens,), generator=generator).tolist()
     phases, is_same = compare(ours, theirs, prompt, args.new_tokens, args.pairs)

@@ -18,6 +18,7 @@ import httpx
 
 from paceline_runtime.config import EngineConfig
 from paceline_runtime.engine.build import build_engine
+from paceline_runtime.loaders import open_checkpoint
 
 _ALLOWANCE_BYTES = 200 << 20
 _READY_TIMEOUT_S = 180.0
@@ -52,20 +53,21 @@ class ServingMemory:
 
 def measure_serving_memory(model: str, dtype: str, threads: int) -> ServingMemory:
     """Start a server, have it answer once, and look. Raises RuntimeError when it does not come up."""
-    options = {"max_model_len": _MAX_MODEL_LEN, "max_running_req": 1}
+    max_model_len = min(_MAX_MODEL_LEN, int(open_checkpoint(Path(model)).config["max_position_embeddings"]))
+    options = {"max_model_len": max_model_len, "max_running_req": 1}
     engine = build_engine(EngineConfig(model_path=model, dtype=dtype, device="cpu", threads=threads, **options))  # type: ignore[arg-type]
     weight_bytes = engine.executor.target.memory_bytes()
     kv_bytes = engine.executor.memory.pages.memory_bytes()
     del engine
     probe = subprocess.run([sys.executable, "-c", _PROBE], capture_output=True, text=True, check=True)
-    return ServingMemory(_served_bytes(model, dtype, threads), weight_bytes, kv_bytes, _pss_bytes(probe.stdout))
+    return ServingMemory(_served_bytes(model, dtype, threads, max_model_len), weight_bytes, kv_bytes, _pss_bytes(probe.stdout))
 
 
-def _served_bytes(model: str, dtype: str, threads: int) -> int:
+def _served_bytes(model: str, dtype: str, threads: int, max_model_len: int) -> int:
     port = _free_port()
     command = [sys.executable, "-m", "paceline_runtime", "serve", "--model", model, "--dtype", dtype, "--device", "cpu"]
     command += ["--port", str(port), "--threads", str(threads), "--log-level", "error"]
-    command += ["--max-model-len", str(_MAX_MODEL_LEN), "--max-running-requests", "1"]
+    command += ["--max-model-len", str(max_model_len), "--max-running-requests", "1"]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as server:
         try:
             _answer_once(server, f"http://127.0.0.1:{port}")

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from paceline_compat.checkpoint import target_facts
 from paceline_runtime.errors import ConfigError
 
 _VOCAB_SIZE = 248320
@@ -92,7 +93,7 @@ class Shape:
         """The shape with a context of at least `num_positions`: random weights mean nothing at any position."""
         target = copy.deepcopy(dict(self.target))
         part = target.get("text_config", target)
-        part["max_position_embeddings"] = max(part["max_position_embeddings"], num_positions)
+        part["max_position_embeddings"] = max(part.get("max_position_embeddings", 0), num_positions)
         return replace(self, target=target)
 
 
@@ -181,4 +182,11 @@ def find_shape(name: str) -> Shape:
     file = Path(name) / "config.json"
     if not file.is_file():
         raise ConfigError([f"--shape {name} is neither one of {', '.join(SHAPES)} nor a folder with a config.json"])
-    return Shape(Path(name).name, json.loads(file.read_text()))
+    try:
+        content = json.loads(file.read_text())
+        if not isinstance(content, dict):
+            raise ValueError("it is no JSON object")
+        target_facts(str(file), content, {})
+    except ValueError as error:
+        raise ConfigError([f"--shape {name}: its config.json is no target's: {error}"]) from None
+    return Shape(Path(name).name, content)

@@ -17,6 +17,7 @@ from paceline_runtime.bench.drive import WARM_UP_STEPS, drain, make_engine, rand
 from paceline_runtime.bench.report import device_text, table, write_json
 from paceline_runtime.bench.subjects import subject
 from paceline_runtime.engine.core import Engine
+from paceline_runtime.errors import ConfigError
 
 _LONG = "long-prompt"
 _PREFILL_CHUNK = 2048
@@ -107,6 +108,8 @@ class _Gaps:
     def take(self) -> InterToken:
         """What was seen since the last call."""
         gaps, self._gaps = sorted(self._gaps), []
+        if not gaps:
+            raise ConfigError(["no token came while it was timed: raise --prompt-tokens"])
         p99 = gaps[min(len(gaps) - 1, int(0.99 * len(gaps)))]
         return InterToken(len(gaps), statistics.median(gaps), statistics.fmean(gaps), p99)
 

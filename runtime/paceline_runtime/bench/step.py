@@ -61,6 +61,7 @@ class Prefill:
 
 def run(args: argparse.Namespace) -> int:
     """Measure, print and write what the flags ask for."""
+    _refuse_ignored(args)
     with subject(args, _max_model_len(args)) as one:
         device = one.target.device
         limits = measure_limits(device)
@@ -85,6 +86,13 @@ def run(args: argparse.Namespace) -> int:
         }
         write_json(args.json, device, figures)
     return 0 if decodes else 1
+
+
+def _refuse_ignored(args: argparse.Namespace) -> None:
+    given = {"--num-steps": args.num_steps, "--tokens-per-step": args.tokens_per_step}
+    ignored = [flag for flag, value in given.items() if value is not None and set(args.algorithms) == {"off"}]
+    if ignored:
+        raise ConfigError([f"{flag} has no meaning with --algorithms off: drop it or name another" for flag in ignored])
 
 
 def _max_model_len(args: argparse.Namespace) -> int:

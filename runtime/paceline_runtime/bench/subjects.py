@@ -19,6 +19,7 @@ import torch
 
 from paceline_compat.checkpoint import draft_facts, target_facts
 from paceline_compat.draft_tensors import expected_shapes
+from paceline_compat.pair import MAX_NUM_STEPS
 from paceline_runtime.bench.shapes import SHAPES, Shape, find_shape
 from paceline_runtime.config import EngineConfig
 from paceline_runtime.engine.build import pick_device, pick_dtype
@@ -51,6 +52,8 @@ class Subject:
         """A fresh proposer; None for `off`. Raises ValueError for an algorithm that this target cannot have."""
         if algorithm == "dflash":
             return dummy_dflash(self._draft_content(), self.target, num_steps)
+        if algorithm in MAX_NUM_STEPS:
+            _refuse_deeper(num_steps, MAX_NUM_STEPS[algorithm])
         config = EngineConfig(
             model_path=str(self.path),
             speculative_algorithm=algorithm,  # type: ignore[arg-type]  # the command let only known ones pass
@@ -92,7 +95,14 @@ def dummy_dflash(content: dict[str, Any], target: TargetModel, num_steps: int | 
     dtype = draft_dtype(target.dtype, target.device)
     tensors = {name: _random(shape, dtype, target.device) for name, shape in expected_shapes(facts).items()}
     draft = Draft(config, assemble_weights(config, tensors), ops_for(target.device))
+    _refuse_deeper(num_steps, config.block_size - 1)
     return DFlashProposer(draft, target, num_steps or config.block_size - 1)
+
+
+def _refuse_deeper(num_steps: int | None, most: int) -> None:
+    """What is not served is not measured."""
+    if num_steps is not None and num_steps > most:
+        raise ValueError(f"--num-steps {num_steps} is more than the {most} drafts that are served")
 
 
 def _random(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
