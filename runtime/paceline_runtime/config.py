@@ -11,6 +11,8 @@ from typing import Literal, get_args
 from paceline_compat.memory import PAGE_TOKENS
 from paceline_compat.planner import FEW_STATE_SLOTS
 
+MAX_THREADS = 1024
+"""More than CPUs have; tens of thousands end the process without a word."""
 CacheType = Literal["prefix", "naive"]
 SpeculativeAlgorithm = Literal["off", "ngram", "mtp", "dflash"]
 DType = Literal["auto", "float64", "float32", "bfloat16", "float16"]
@@ -79,6 +81,7 @@ class EngineConfig:
             at_least(1, "memory_bytes", "--memory-bytes"),
             at_least(1, "speculative_num_steps", "--speculative-num-steps"),
             at_least(1, "threads", "--threads"),
+            ((self.threads or 0) <= MAX_THREADS, f"--threads must be at most {MAX_THREADS}, got {self.threads}"),
         ]
 
     def _speculation_checks(self) -> list[tuple[bool, str]]:

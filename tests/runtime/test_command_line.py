@@ -131,6 +131,7 @@ def test_all_wrong_values_are_named_at_once() -> None:
         (["--api-key-file", "/nowhere"], "cannot be read"),
         (["--api-key-file", ""], "--api-key-file is empty"),
         (["--host", ""], "--host is empty"),
+        (["--threads", "100000"], "at most 1024"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

@@ -72,9 +72,11 @@ def plan_memory(
         )
     if num_pages > affordable:
         short_mib = (num_pages * page_bytes - left) / 2**20
+        lower = f"--num-pages, at most {affordable - 1} fit beside the rest"
+        if affordable < least:  # fewer pages alone would not help
+            lower = "--max-model-len, --max-running-requests" + (", --num-state-slots" if config.num_state_slots else "")
         raise ValueError(
-            f"{num_pages - 1} pages do not fit: {short_mib:,.0f} MiB are short. Lower --num-pages, at most "
-            f"{max(affordable - 1, 0)} fit beside the rest, or raise --memory-bytes"
+            f"{num_pages - 1} pages do not fit: {short_mib:,.0f} MiB are short. Lower {lower}, or raise --memory-bytes"
         )
     slots = _num_state_slots(config, target)
     return MemoryPlan(num_pages, slots, longest, (*fixed, ("K/V and context pages", num_pages * page_bytes)))

@@ -98,12 +98,11 @@ def console(config: ServeConfig) -> Watcher:
 
 
 def _api_keys(args: argparse.Namespace) -> tuple[str, ...]:
-    # Spaces around a key do not arrive in the header of whoever sends it.
+    # Clients cannot send the blanks around a key: HTTP drops them.
     keys = [key.strip() for key in (*args.api_key, *filter(None, [env.api_key(os.environ)]))]
     if not all(keys):
         raise ConfigError(["--api-key is empty: give it a key or leave it out"])
-    # Clients cannot send the blanks around a key: HTTP drops them.
-    return (*map(str.strip, keys), *(() if args.api_key_file is None else _key_file(args.api_key_file)))
+    return (*keys, *(() if args.api_key_file is None else _key_file(args.api_key_file)))
 
 
 def _key_file(path: str) -> list[str]:

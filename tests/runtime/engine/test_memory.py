@@ -135,6 +135,12 @@ def test_the_pages_said_to_fit_do(target):
         plan_memory(_config(num_pages=most + 1), target, None)
 
 
+def test_fewer_pages_are_no_remedy_where_none_fits(target):
+    """The rest is too large then, and what it depends on is named."""
+    with pytest.raises(ValueError, match=r"12 pages do not fit.*Lower --max-model-len, --max-running-requests, or raise"):
+        plan_memory(_config(num_pages=12, memory_bytes=1 << 20), target, None)
+
+
 def test_what_is_short_counts_all_that_does_not_fit(target):
     """Weights and temporaries beyond the budget are short too, not the pages alone."""
     needed = sum(size for _, size in plan_memory(_config(num_pages=5), target, None).parts)
