@@ -80,6 +80,27 @@ def test_notes_warn_of_unsafe_values(chart, values, words):
     assert words in notes
 
 
+@pytest.mark.parametrize(
+    "values, words",
+    [
+        ({"replicas": 1, "webhook": {"failurePolicy": "Ignore"}}, "cannot be applied"),
+        ({"replicas": 1, "webhook": {"enabled": False}}, "cannot be applied"),
+        ({"crds": {"enabled": False, "keep": False}}, "deletes every SpeculativeModel"),
+    ],
+)
+def test_notes_warn_of_nothing_that_cannot_happen(chart, values, words):
+    """Without a webhook that must answer nothing is refused, and CRDs of others outlive the chart."""
+    assert words not in chart.run("install", "release", str(CHART), "--dry-run=client", "--namespace=space", values=values)
+
+
+@pytest.mark.parametrize("scope, words", [("Namespace", "apply -n space -f"), ("Cluster", "apply -f")])
+def test_notes_apply_the_example_where_it_is_served(chart, scope, words):
+    """An operator of one namespace never sees a model in another."""
+    values = {"scope": scope}
+
+    assert words in chart.run("install", "release", str(CHART), "--dry-run=client", "--namespace=space", values=values)
+
+
 def _inside_documented_map(lines, i):
     """Lines of a default that is a map itself (resources, security contexts): the map has the comment."""
     depth = len(lines[i]) - len(lines[i].lstrip())
