@@ -192,6 +192,15 @@ def test_optional_objects_are_off_until_asked_for(chart):
     assert "PodDisruptionBudget" not in {one["kind"] for one in chart.render({"replicas": 1})}
 
 
+def test_common_labels_are_on_every_object(chart):
+    """The Pod of `helm test` and the CRDs among them."""
+    values = {"commonLabels": {"team": "a"}, "metrics": {"podMonitor": {"enabled": True}}, "networkPolicy": {"enabled": True}}
+    managed = {"webhook": {"certificate": {"certManager": {"enabled": True}}}}
+    objects = [*chart.render(values), *chart.render({**values, **managed})]
+
+    assert [one["kind"] for one in objects if one["metadata"]["labels"].get("team") != "a"] == []
+
+
 def test_no_custom_resource_in_the_release(chart):
     """A resource that needs the webhook, or a kind of this very release, would fail the first install."""
     assert not [one for one in chart.render() if one["apiVersion"].startswith(("paceline.dev", "kopf.dev"))]
