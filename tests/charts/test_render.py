@@ -201,6 +201,16 @@ def test_common_labels_are_on_every_object(chart):
     assert [one["kind"] for one in objects if one["metadata"]["labels"].get("team") != "a"] == []
 
 
+def test_names_of_digits_stay_strings(chart):
+    """The API server takes no number for a label, a namespace or a name, and helm takes `123` for all of them."""
+    values = {"scope": "Namespace", "nameOverride": "123", "serviceAccount": {"name": "123"}, "priorityClassName": "123"}
+    text = chart.run("template", "123", str(CHART), "--namespace=123", values=values)
+    objects = [document for document in yaml.safe_load_all(text) if document]
+
+    assert [path for path, value in _leaves(objects) if value == 123] == []
+    assert only(objects, "Deployment")["metadata"]["labels"]["app.kubernetes.io/instance"] == "123"
+
+
 def test_no_custom_resource_in_the_release(chart):
     """A resource that needs the webhook, or a kind of this very release, would fail the first install."""
     assert not [one for one in chart.render() if one["apiVersion"].startswith(("paceline.dev", "kopf.dev"))]
@@ -211,6 +221,12 @@ def test_extra_objects_are_templated(chart):
     extra = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "{{ .Release.Name }}-x"}}
 
     assert only(chart.render({"extraObjects": [extra]}), "ConfigMap")["metadata"]["name"] == "release-x"
+
+
+def _leaves(value, path=""):
+    """Every scalar with its path."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else None
+    return [(path, value)] if inner is None else [leaf for key, one in inner for leaf in _leaves(one, f"{path}/{key}")]
 
 
 def _texts(folder):

@@ -18,8 +18,8 @@
 
 {{- /* The Deployment's selector, which can never change: nothing with a version may join it. */ -}}
 {{- define "paceline.selectorLabels" -}}
-app.kubernetes.io/name: {{ include "paceline.name" . }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/name: {{ include "paceline.name" . | quote }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
 app.kubernetes.io/component: operator
 {{- end }}
 
