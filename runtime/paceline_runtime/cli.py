@@ -40,6 +40,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _refuse(name, error.problems)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("paceline"):
+            raise
+        return _refuse(
+            name, [f"{error.name} is not installed: pip install 'paceline[runtime]', 'paceline[runtime,gpu]' on a GPU"]
+        )
     except OSError as error:
         _settle_output()
         return _refuse(name, ["nobody reads the output" if isinstance(error, BrokenPipeError) else str(error)])

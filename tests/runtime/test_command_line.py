@@ -232,6 +232,18 @@ def test_a_wrong_start_is_told_without_a_traceback(capsys: pytest.CaptureFixture
     assert [line.split(":")[0] for line in capsys.readouterr().err.splitlines()] == ["paceline serve"] * 2
 
 
+def test_a_command_without_its_packages_names_the_extra(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command comes with every install of the package, what most subcommands need only with an extra."""
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    monkeypatch.delitem(sys.modules, "paceline_runtime.server.command")
+    monkeypatch.delitem(sys.modules, "paceline_runtime.server.lifecycle")
+
+    assert cli.main(["serve", "--model", "x"]) == cli.EXIT_USAGE
+    assert "paceline serve: uvicorn is not installed: pip install 'paceline[runtime]'" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("output", ["/dev/full", "pipe"])
 def test_an_answer_that_nobody_gets_is_not_taken_for_one(output: str, unbuffered: str) -> None:
