@@ -26,6 +26,15 @@ def run_init(*flags: str) -> int:
     return init.run(parser.parse_args(flags))
 
 
+def test_help_says_what_is_chosen_for_you() -> None:
+    """Nobody knows a draft's sizes by heart."""
+    parser = argparse.ArgumentParser()
+    init.add_arguments(parser)
+    optional = [action for action in parser._actions if not action.required and action.dest != "help"]
+
+    assert [action.dest for action in optional if "(default: " not in (action.help or "")] == []
+
+
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny Qwen3 target of 6 layers."""

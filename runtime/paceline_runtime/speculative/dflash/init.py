@@ -46,16 +46,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     sizes = DraftSizes()
     parser.add_argument("--target", required=True, help="checkpoint folder, .gguf file or hf:// location of the target")
     parser.add_argument("--out", required=True, type=Path, help="folder to write; must not hold a checkpoint yet")
-    parser.add_argument("--layers", type=int, default=sizes.num_layers, help="decoder layers of the draft")
+    parser.add_argument("--layers", type=int, default=sizes.num_layers, help=f"decoder layers (default: {sizes.num_layers})")
     parser.add_argument("--taps", type=_layer_ids, default=(), help="target layers to read, as 1,9,17 (default: spread evenly)")
-    parser.add_argument("--block-size", type=int, default=sizes.block_size, help="anchor and drafts; k is at most one less")
-    parser.add_argument("--window", type=int, default=sizes.sliding_window, help="sliding window in tokens")
-    parser.add_argument("--selector-rank", type=int, default=sizes.selector_rank, help="width of the selector's codebooks")
+    block = f"anchor and drafts; k is at most one less (default: {sizes.block_size})"
+    parser.add_argument("--block-size", type=int, default=sizes.block_size, help=block)
+    window = f"sliding window in tokens (default: {sizes.sliding_window})"
+    parser.add_argument("--window", type=int, default=sizes.sliding_window, help=window)
+    rank = f"width of the selector's codebooks (default: {sizes.selector_rank})"
+    parser.add_argument("--selector-rank", type=int, default=sizes.selector_rank, help=rank)
     parser.add_argument(
         "--mask-token-id", type=int, default=None, help="token that stands for a slot to fill (default: the last)"
     )
-    parser.add_argument("--dtype", choices=sorted(DTYPES), default="bfloat16", help="dtype of the written tensors")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the random weights")
+    dtype = "dtype of the written tensors (default: bfloat16)"
+    parser.add_argument("--dtype", choices=sorted(DTYPES), default="bfloat16", help=dtype)
+    parser.add_argument("--seed", type=int, default=0, help="seed of the random weights (default: 0)")
 
 
 def run(args: argparse.Namespace) -> int:
