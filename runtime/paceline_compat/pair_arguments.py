@@ -24,7 +24,7 @@ class Answer(Protocol):
     def to_text(self) -> str: ...
 
 
-LOCATION_HELP = "checkpoint folder, .gguf file, hf://org/name[@revision] or https:// address"
+LOCATION_HELP = "checkpoint folder, .gguf file (or a folder with one), hf://org/name[@revision] or https:// address"
 
 
 def add_pair_arguments(parser: argparse.ArgumentParser) -> None:

@@ -15,7 +15,7 @@ from paceline_runtime.config import DType, EngineConfig, SpeculativeAlgorithm
 def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
     """What to load, and how to run it."""
     model = parser.add_argument_group("model")
-    model.add_argument("--model", required=True, metavar="PATH", help="folder with safetensors, or a .gguf file")
+    model.add_argument("--model", required=True, metavar="PATH", help="folder with safetensors or one .gguf file, or the file")
     model.add_argument("--dtype", default="auto", choices=get_args(DType), help="compute type (auto: the checkpoint's)")
     model.add_argument("--device", default="auto", help="cpu, cuda, cuda:1 ... (auto: a GPU if there is one)")
     model.add_argument(
