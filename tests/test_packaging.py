@@ -1,7 +1,10 @@
 """What ships: one wheel with four packages, and a chart that speaks of the same version and the same CRDs."""
 
+import ast
+import re
 import subprocess
 import sys
+import tarfile
 import tomllib
 import zipfile
 from pathlib import Path
@@ -9,22 +12,68 @@ from typing import Any
 
 import pytest
 import yaml
-from source_tree import PACKAGES, ROOT, package_files
+from source_tree import PACKAGES, ROOT, nodes, package_files
 
 CHART = ROOT / "charts" / "paceline"
 CRDS = sorted((ROOT / "crds").glob("*.yaml"))
+EXTRAS = {
+    "paceline_operator": ("operator",),
+    "paceline_runtime": ("runtime",),
+    "paceline_compat": (),
+    "paceline_kernels": ("runtime", "gpu"),
+}
+# Modules that come with a distribution of another name.
+DISTRIBUTIONS = {"zmq": "pyzmq", "fla": "fla-core", "pydantic_core": "pydantic"}
+
+
+def project() -> dict[str, Any]:
+    """The table of that name in pyproject.toml."""
+    return dict(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"])
+
+
+def built(target: str, folder: Path) -> Path:
+    """The wheel or sdist of this checkout, made without network and without build isolation."""
+    command = [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(folder)]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    (archive,) = folder.iterdir()
+    return archive
 
 
 @pytest.fixture(scope="module")
 def wheel_names(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Names of the files in a wheel built from this checkout, without network and without build isolation."""
-    folder = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr
-    (wheel,) = folder.glob("*.whl")
-    with zipfile.ZipFile(wheel) as archive:
+    """Names of the files in a wheel."""
+    with zipfile.ZipFile(built("wheel", tmp_path_factory.mktemp("wheel"))) as archive:
         return archive.namelist()
+
+
+def test_source_archive_holds_what_its_readme_names(tmp_path: Path) -> None:
+    """`make` and the linked pages work where it was unpacked, too."""
+    with tarfile.open(built("sdist", tmp_path)) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    linked = set(re.findall(r"\]\(([\w/.-]+)\)", (ROOT / "README.md").read_text()))
+    files = {f"{name}/README.md" if (ROOT / name).is_dir() else name for name in linked}
+
+    assert {"Makefile", "Dockerfile", "CONTRIBUTING.md"} | files <= names
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_what_a_package_imports_is_declared(package: str) -> None:
+    """By the project or by the extra that the package is installed with, not by chance through another distribution."""
+    declared = [*project()["dependencies"]]
+    declared += [line for extra in EXTRAS[package] for line in project()["optional-dependencies"][extra]]
+    names = {re.split(r"[^\w-]", line)[0].replace("-", "_") for line in declared}
+    needed = {DISTRIBUTIONS.get(name, name).replace("-", "_") for name in _imported(package)}
+
+    assert needed
+    assert sorted(needed - names) == []
+
+
+def _imported(package: str) -> set[str]:
+    """Top-level modules of others that a package imports, at the top or inside a function."""
+    found = {alias.name for node in nodes(package) if isinstance(node, ast.Import) for alias in node.names}
+    found |= {node.module for node in nodes(package) if isinstance(node, ast.ImportFrom) and node.module and not node.level}
+    return {name.partition(".")[0] for name in found} - sys.stdlib_module_names - set(PACKAGES)
 
 
 def test_wheel_holds_exactly_the_four_packages(wheel_names: list[str]) -> None:
@@ -47,9 +96,8 @@ def test_chart_and_project_have_one_version() -> None:
     """`helm install` of this chart runs this version of the operator."""
     if not (CHART / "Chart.yaml").exists():
         pytest.skip("charts/paceline/Chart.yaml does not exist yet")
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
-    assert str(yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]) == project["version"]
+    assert str(yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]) == project()["version"]
 
 
 @pytest.mark.parametrize("crd", CRDS, ids=[path.name for path in CRDS])
