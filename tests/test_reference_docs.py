@@ -9,6 +9,7 @@ import importlib
 import importlib.util
 import re
 from collections.abc import Iterator
+from typing import get_args
 
 import pytest
 from source_tree import ROOT, calls, nodes, package_files, string_constants
@@ -109,6 +110,10 @@ def _ports() -> set[str]:
     return constants | beside
 
 
+def _conditions() -> set[str]:
+    return set(importlib.import_module("paceline_operator.names").CONDITIONS)
+
+
 def _exit_codes() -> set[str]:
     return {str(value) for value in _assigned_integers(r"EXIT_\w+").values()}
 
@@ -119,6 +124,7 @@ CASES = {
     "HTTP routes": _routes,
     "Metrics": _metrics,
     "Labels and annotations": _labels,
+    "Conditions": _conditions,
     "Ports": _ports,
     "Exit codes": _exit_codes,
 }
@@ -133,6 +139,25 @@ def test_reference_page_and_code_name_the_same_things(title: str) -> None:
 
     assert sorted(in_code - in_docs) == [], f"missing in docs/reference.md, {title}"
     assert sorted(in_docs - in_code) == [], f"documented under {title}, but not in the code"
+
+
+def test_reasons_of_conditions_are_given_somewhere() -> None:
+    """Whatever stands in backticks beside a condition is a string of the operator's."""
+    rows = re.findall(r"^\|[^|]*\|(.*)\|$", _section("Conditions"), re.MULTILINE)
+    reasons = {name for row in rows for name in re.findall(r"`([A-Za-z]+)`", row)}
+
+    assert len(reasons) > 15
+    assert sorted(reasons - string_constants("paceline_operator")) == []
+
+
+def test_the_architecture_names_every_message() -> None:
+    """Its picture of the two processes has what crosses the socket, and nothing else."""
+    messages = importlib.import_module("paceline_runtime.messages")
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    picture = text[text.index("Submit, ") : text.index("```", text.index("Submit, "))]
+    crossing = {kind.__name__ for kind in (*get_args(messages.ToEngine), *get_args(messages.FromEngine))}
+
+    assert set(re.findall(r"[A-Z][a-z]+", picture)) == crossing
 
 
 def test_metrics_that_the_operator_reads_are_exported() -> None:
