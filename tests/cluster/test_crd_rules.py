@@ -102,6 +102,11 @@ BAD = {
     "dflash without draft": ({**CLAIM, "speculation": {"algorithm": "dflash"}}, "algorithm dflash needs draft.uri"),
     "draft without dflash": ({**PAIR, "speculation": {"algorithm": "ngram"}}, "draft is read by speculation.algorithm dflash"),
     "draft is target": ({**PAIR, "draft": {"uri": "hf://org/target"}}, "a model cannot draft for itself"),
+    "draft in a GGUF file": ({**PAIR, "draft": {"uri": "hf://org/draft/x.gguf"}}, "a draft is a folder with safetensors"),
+    "draft from the web": (
+        {**PAIR, "draft": {"uri": f"https://host/x.gguf#sha256={'0' * 64}"}},
+        "a draft is a folder with safetensors",
+    ),
     "replicas twice": ({**CLAIM, "replicas": 2, "autoscaling": {"maxReplicas": 3}}, "give replicas or autoscaling, not both"),
     "negative": ({**CLAIM, "replicas": -1}, "greater than or equal to 0"),
     "bounds crossed": (
