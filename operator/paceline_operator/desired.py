@@ -98,10 +98,10 @@ def chosen_image(model: Model, config: OperatorConfig, inherited: Inherited, obs
 def _kept_replicas(model: Model, found: Object) -> int | None:
     """The count to go on applying: what we set, while it is ours.
 
-    Not 0 where an autoscaler may not go there: a HorizontalPodAutoscaler takes a Deployment at 0 for switched off.
+    Not 0 beside an autoscaler: it takes a Deployment at 0 for switched off.
     """
     replicas: int | None = found["spec"].get("replicas")
-    if model.spec.autoscaling and replicas == 0 and model.spec.autoscaling.min_replicas:
+    if model.spec.autoscaling and replicas == 0:
         return model.spec.autoscaling.min_replicas
     return replicas if _we_scale(found) else None
 

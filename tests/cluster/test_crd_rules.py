@@ -31,7 +31,7 @@ GOOD = {
     "web": {"target": {"uri": "https://host/a/q4.gguf#" + "sha256=" + "0" * 64}},
     "adaptive": {**CLAIM, "speculation": {"algorithm": "ngram", "adaptive": {"maxSteps": 5}}},
     "autoscaling": {**CLAIM, "autoscaling": {"maxReplicas": 4}},
-    "to zero": {**CLAIM, "autoscaling": {"minReplicas": 0, "maxReplicas": 4, "keda": KEDA}},
+    "keda": {**CLAIM, "autoscaling": {"minReplicas": 1, "maxReplicas": 4, "keda": KEDA}},
     "cache": {**HUB, "cache": {"size": "80Gi"}, "replicas": 4},
     "one pod's cache": {**HUB, "cache": {"size": "80Gi", "accessModes": ["ReadWriteOnce"]}},
     "cache to write once and read often": {
@@ -113,9 +113,9 @@ BAD = {
         {**CLAIM, "autoscaling": {"minReplicas": 5, "maxReplicas": 4}},
         "minReplicas must be at most maxReplicas",
     ),
-    "zero without keda": (
-        {**CLAIM, "autoscaling": {"minReplicas": 0, "maxReplicas": 4}},
-        "minReplicas 0 needs autoscaling.keda",
+    "scaled to zero": (
+        {**CLAIM, "autoscaling": {"minReplicas": 0, "maxReplicas": 4, "keda": KEDA}},
+        "spec.autoscaling.minReplicas in body should be greater than or equal to 1",
     ),
     "shared cache": (
         {**HUB, "replicas": 2, "cache": {"size": "1Gi", "accessModes": ["ReadWriteOnce"]}},

@@ -105,22 +105,12 @@ def test_replicas_are_kept_until_the_autoscaler_has_written_them():
     ],
 )
 def test_an_autoscaler_is_not_left_at_zero(manager, autoscaling, replicas):
-    """Whoever scaled to 0 before: a HorizontalPodAutoscaler would stay there for ever, as if switched off."""
+    """Whoever scaled to 0 before: it would stay there for ever, as if switched off."""
     stopped = deployment_of(make_model(replicas=0))
     stopped["metadata"]["managedFields"] = [{"manager": manager, "fieldsV1": {"f:spec": {"f:replicas": {}}}}]
     model = make_model(autoscaling=autoscaling)
 
     assert deployment_of(model, inherited=inherit(model, {}, observe([stopped])))["spec"]["replicas"] == replicas
-
-
-def test_an_autoscaler_that_scaled_to_zero_is_left_there():
-    """KEDA may, where the resource says so."""
-    stopped = deployment_of(make_model(replicas=0))
-    stopped["metadata"]["managedFields"] = [{"manager": "keda-operator", "fieldsV1": {"f:spec": {"f:replicas": {}}}}]
-    keda = {"prometheusAddress": "http://prometheus:9090"}
-    model = make_model(autoscaling={"minReplicas": 0, "maxReplicas": 4, "keda": keda})
-
-    assert "replicas" not in deployment_of(model, inherited=inherit(model, {}, observe([stopped])))["spec"]
 
 
 @pytest.mark.parametrize(

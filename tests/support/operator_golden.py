@@ -29,7 +29,7 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "fetched": {
         "target": {"uri": "s3://bucket/model", "secretRef": {"name": "s3-keys"}},
-        "autoscaling": {"minReplicas": 0, "maxReplicas": 2, "keda": {"prometheusAddress": "http://prometheus:9090"}},
+        "autoscaling": {"minReplicas": 1, "maxReplicas": 2, "keda": {"prometheusAddress": "http://prometheus:9090"}},
         "disruption": {"minAvailable": 1},
         "rollout": {"strategy": "Recreate"},
         "runtime": {"image": "mine:1", "args": ["--max-model-len", "4096"], "env": [{"name": "A", "value": "b"}]},

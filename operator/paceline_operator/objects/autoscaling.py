@@ -27,7 +27,7 @@ def horizontal(model: Model, wanted: Autoscaling) -> Object:
 
 
 def scaled_object(model: Model, wanted: Autoscaling, keda: Keda) -> Object:
-    """KEDA asks Prometheus, and can scale to zero; from there no metric of the pods brings one back."""
+    """KEDA asks Prometheus."""
     # A Deployment's pods have two parts behind its name, without hyphens: pods of a model NAME-x have three.
     pods = f"{model.name}-[a-z0-9]+-[a-z0-9]+"
     query = f'sum({METRICS[wanted.metric]}{{namespace="{model.namespace}",pod=~"{pods}"}})'
