@@ -3,6 +3,7 @@
 from byte_tokenizer import EOS, ByteTokenizer
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models
 
 from paceline_runtime.text.detokenizer import REPLACEMENT, Detokenizer
 
@@ -83,3 +84,42 @@ def test_an_answer_keeps_the_space_between_it_and_the_prompt() -> None:
     detokenizer = Detokenizer(SpaceStrippingTokenizer().decode, [1, 2])
 
     assert [detokenizer.push(3), detokenizer.push(4)] == [" w3", " w4"]
+
+
+WORDS = ["▁to", "▁", "é", "."]
+BYTE_FALLBACK = Tokenizer(
+    models.BPE(vocab={t: n for n, t in enumerate([f"<0x{b:02X}>" for b in range(256)] + WORDS)}, merges=[])
+)
+BYTE_FALLBACK.decoder = decoders.Sequence(
+    [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+)
+
+
+def in_bytes(text: str) -> list[int]:
+    """The ids of a text that the vocabulary has no tokens for."""
+    return list(text.encode())
+
+
+@given(st.lists(st.sampled_from([*map(in_bytes, "aé世🙂"), [256], [257], [258], [259]]), max_size=12), st.data())
+def test_characters_in_byte_tokens_are_whole_however_many_follow_each_other(
+    parts: list[list[int]], data: st.DataObject
+) -> None:
+    """The decoder of Llama 2, Mistral and Gemma shows a whole run of bytes as U+FFFD while its last character is begun."""
+    ids = [256, *(token for part in parts for token in part)]
+    num_prompt = data.draw(st.integers(0, len(ids)))
+    whole = BYTE_FALLBACK.decode(ids)
+    shown = BYTE_FALLBACK.decode(ids[:num_prompt])
+
+    pieces = stream(BYTE_FALLBACK, ids[num_prompt:], ids[:num_prompt])
+
+    assert whole.endswith("".join(pieces))
+    assert all(REPLACEMENT not in piece for piece in pieces)
+    if REPLACEMENT not in shown:
+        assert shown + "".join(pieces) == whole
+
+
+def test_a_byte_that_no_character_begins_with_does_not_hold_up_what_follows() -> None:
+    """And what was whole before it stays."""
+    ids = [*in_bytes("🙂"), 0xFF, 256, *in_bytes("🙂")]
+
+    assert stream(BYTE_FALLBACK, ids) == ["", "", "", "🙂", "", REPLACEMENT + " to", "", "", "", "🙂", ""]

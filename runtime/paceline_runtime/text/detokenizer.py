@@ -26,34 +26,65 @@ class Decoder(Protocol):
 class Detokenizer:
     """Text as tokens arrive. The pieces joined, `flush` included, are the text that `decode` gives for all ids at once.
 
-    That holds for byte-level vocabularies. SentencePiece byte fallback decodes whole runs of invalid bytes differently
-    from their parts; there only characters, not U+FFFD counts, are equal. With `prompt_ids` the text continues the
-    prompt's: a leading space that `decode` would strip from a first token stays.
+    That holds for byte-level vocabularies. SentencePiece byte fallback decodes a whole run of byte tokens as U+FFFD while
+    its last character is incomplete, and for good if it stays so: there the characters before the flaw are kept instead.
+    With `prompt_ids` the text continues the prompt's: a leading space that `decode` would strip from a first token stays.
     """
 
     def __init__(self, decode: Decode, prompt_ids: Sequence[int] = ()) -> None:
         self._decode = decode
-        self._context = list(prompt_ids[-NUM_CONTEXT_TOKENS:])
-        self._num_held = _num_incomplete(decode(self._context)) if self._context else 0
+        self._context: list[int] = []
+        self._text = self._shown = ""
+        self._num_pending = 0
+        num_whole = self._num_whole(prompt_ids)
+        self._settle(prompt_ids[:num_whole], 0)
+        for token_id in prompt_ids[num_whole:]:
+            self.push(token_id)
 
     def push(self, token_id: int) -> str:
         """The text that `token_id` completed: often "", at times more than one character."""
-        before = self._decode(self._context) if self._context else ""
-        window = [*self._context, token_id]
+        window, shown = [*self._context, token_id], self._shown
         after = self._decode(window)
         # Control tokens have no text; many of them must not push what is held out of the context.
-        if self._num_held and after == before and not self._decode([token_id]):
+        if self._text != shown and after == self._text and not self._decode([token_id]):
             return ""
-        text = after[len(before) - self._num_held :]
-        self._context = window[-NUM_CONTEXT_TOKENS:]
-        self._num_held = _num_incomplete(text)
-        return text[: len(text) - self._num_held]
+        if not after.startswith(shown):
+            self._num_pending += 1
+            if self._num_pending <= MAX_HELD_CHARS and after.endswith(REPLACEMENT):
+                self._context, self._text = window, after
+                return ""
+            window, shown = window[-self._num_pending :], ""
+            after = self._decode(window)
+        self._num_pending = 0
+        text = after[len(shown) :]
+        num_held = _num_incomplete(text)
+        self._settle(window, num_held)
+        return text[: len(text) - num_held]
 
     def flush(self) -> str:
         """What was held back for a character that never came, as U+FFFD."""
-        text = REPLACEMENT * self._num_held
-        self._num_held = 0
+        pending = self._context[len(self._context) - self._num_pending :]
+        text = self._decode(pending) if pending else self._text[len(self._shown) :]
+        self._shown, self._num_pending = self._text, 0
         return text
+
+    def _num_whole(self, ids: Sequence[int]) -> int:
+        """How many of the ids come before a character that is not complete."""
+        least = max(len(ids) - MAX_HELD_CHARS, 0)
+        return next((n for n in range(len(ids), least, -1) if not self._tail(ids[:n])[1].endswith(REPLACEMENT)), least)
+
+    def _settle(self, ids: Sequence[int], num_held: int) -> None:
+        """Go on after `ids`, whose text is shown but for its end."""
+        self._context, self._text = self._tail(ids)
+        self._shown = self._text[: max(0, len(self._text) - num_held)]
+
+    def _tail(self, ids: Sequence[int]) -> tuple[list[int], str]:
+        """The last few ids and their text. Of those that begin within a character byte fallback would make nothing."""
+        tail = list(ids[-NUM_CONTEXT_TOKENS:])
+        if REPLACEMENT not in (text := self._decode(tail)):
+            return tail, text
+        tails = [list(ids[-NUM_CONTEXT_TOKENS - more :]) for more in range(MAX_HELD_CHARS + 1)]
+        return min(((tail, self._decode(tail)) for tail in tails), key=lambda found: found[1].count(REPLACEMENT))
 
 
 def _num_incomplete(text: str) -> int:
