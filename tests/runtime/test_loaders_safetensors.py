@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import tokenizers
 import torch
 from safetensors.torch import load_file, save_file
 from tiny_models import TinyCache, build_reference, logits_of, reference, save_tiny, tiny_prefill
@@ -209,6 +210,22 @@ def test_ends_of_both_configs_are_joined(tmp_path):
     path = save_tiny("llama", tmp_path)
     (path / "generation_config.json").write_text(json.dumps({"eos_token_id": [1, 9, 4]}))
     assert load_target(path, dtype=torch.float64).shape.eos_ids == (1, 9, 4)
+
+
+@pytest.mark.parametrize("told", ["in the config", "by the vocabulary", "in the map"])
+def test_the_end_of_the_tokenizer_is_one_too(tmp_path, told):
+    """Fine-tunes for chat often change it alone."""
+    path = save_tiny("llama", tmp_path)
+    tokenizer = {"eos_token": {"content": "<|im_end|>"}}
+    if told == "in the config":
+        tokenizer["added_tokens_decoder"] = {"7": {"content": "<|im_end|>", "special": True}}
+    else:
+        backend = tokenizers.Tokenizer(tokenizers.models.BPE(vocab={f"t{n}": n for n in range(7)}, merges=[]))
+        backend.add_special_tokens(["<|im_end|>"])
+        backend.save(str(path / "tokenizer.json"))
+    name = "special_tokens_map" if told == "in the map" else "tokenizer_config"
+    (path / f"{name}.json").write_text(json.dumps(tokenizer))
+    assert load_target(path, dtype=torch.float64).shape.eos_ids == (1, 7)
 
 
 @pytest.mark.parametrize("ends", [[[1]], {"a": 1}])

@@ -1,4 +1,4 @@
-"""Which tokens end a generation, by the configs of a folder or the metadata and vocabulary of a GGUF.
+"""Which tokens end a generation, by the configs and the tokenizer of a folder or the metadata and vocabulary of a GGUF.
 
 Called by the tokenizer and by both loaders. Source of the rules for GGUF: `llama-vocab.cpp` of llama.cpp.
 """
@@ -9,9 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from paceline_compat.fields import read_json
 from paceline_compat.gguf_header import GgufArray, GgufHeader
-from paceline_compat.source import LocalSource
+from paceline_runtime.text.tokenizer_files import optional_json, read_backend, read_tokenizer_config, token_text
 
 _ENDS = (
     *("<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<end_of_turn>"),
@@ -27,13 +26,29 @@ _FILL_IN_ENDS = {
 
 
 def folder_end_ids(path: Path, config: Mapping[str, Any]) -> list[Any]:
-    """`eos_token_id` of a folder's config and of its generation config, which often has more; not checked here."""
-    file = path / "generation_config.json"
-    generation = read_json(LocalSource(file)) if file.is_file() else {}
-    values = [source.get("eos_token_id") for source in (config, generation)]
+    """`eos_token_id` of a folder's config and generation config, then the tokenizer's own end; not checked here.
+
+    Fine-tunes for chat often change the tokenizer's alone.
+    """
+    generation = optional_json(path / "generation_config.json")
+    values = [*(source.get("eos_token_id") for source in (config, generation)), _own_end(path)]
     lists = [value if isinstance(value, list) else [value] for value in values if value is not None]
     ids = [token for listed in lists for token in listed]
     return [token for at, token in enumerate(ids) if token not in ids[:at]]  # what is no id may not be hashable
+
+
+def _own_end(path: Path) -> int | None:
+    """Id of the tokenizer's `eos_token`. The config mostly tells it, which saves reading the vocabulary."""
+    config = read_tokenizer_config(path)
+    text, decoder = token_text(config.get("eos_token")), config.get("added_tokens_decoder")
+    if text is None:
+        return None
+    told = decoder.items() if isinstance(decoder, Mapping) else ()
+    found = [int(token) for token, value in told if token.isdecimal() and token_text(value) == text]
+    if found:
+        return found[0]
+    file = path / "tokenizer.json"
+    return read_backend(file).token_to_id(text) if file.is_file() else None
 
 
 def gguf_end_ids(header: GgufHeader) -> set[int]:

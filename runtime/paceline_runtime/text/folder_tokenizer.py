@@ -9,10 +9,9 @@ from typing import Any
 import tokenizers
 
 from paceline_compat.errors import MetadataError
-from paceline_compat.fields import read_json
-from paceline_compat.source import LocalSource
 from paceline_runtime.text.end_tokens import folder_end_ids
 from paceline_runtime.text.tokenizer import Tokenizer
+from paceline_runtime.text.tokenizer_files import optional_json, read_backend, read_tokenizer_config, token_text
 
 _LISTS = ("additional_special_tokens", "extra_special_tokens")
 _FLAGS = ("lstrip", "rstrip", "single_word", "normalized", "special")
@@ -22,30 +21,12 @@ def load_folder_tokenizer(path: Path) -> Tokenizer:
     """Raises MetadataError where there is no tokenizer.json; SentencePiece models alone are not read."""
     if not path.is_dir():
         raise MetadataError(str(path), "no such folder", "name a Hugging Face checkpoint folder or a .gguf file")
-    backend = _read_backend(path / "tokenizer.json")
-    config, model_config = _read_config(path), _optional_json(path / "config.json")
-    special = {n: text for n, value in config.items() if n.endswith("_token") and (text := _token_text(value)) is not None}
+    backend = read_backend(path / "tokenizer.json")
+    config, model_config = read_tokenizer_config(path), optional_json(path / "config.json")
+    special = {n: text for n, value in config.items() if n.endswith("_token") and (text := token_text(value)) is not None}
     _mark_added(backend, config)
     ends = [token for token in folder_end_ids(path, model_config) if type(token) is int]
-    own_end = backend.token_to_id(special.get("eos_token", ""))
-    if own_end is not None and own_end not in ends:
-        ends.append(own_end)
     return Tokenizer(backend, eos_ids=ends, special_tokens=special, chat_template=_chat_template(path, config))
-
-
-def _read_backend(path: Path) -> tokenizers.Tokenizer:
-    if not path.is_file():
-        raise MetadataError(str(path), "no such file", "save the tokenizer with transformers to make one")
-    try:
-        return tokenizers.Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises plain Exception for whatever is wrong in the file
-        raise MetadataError(str(path), f"is not a tokenizer: {error}") from error
-
-
-def _read_config(path: Path) -> dict[str, Any]:
-    """tokenizer_config.json; without `added_tokens_decoder` it is an old one, and special_tokens_map.json wins over it."""
-    config = _optional_json(path / "tokenizer_config.json")
-    return config if "added_tokens_decoder" in config else config | _optional_json(path / "special_tokens_map.json")
 
 
 def _mark_added(backend: tokenizers.Tokenizer, config: Mapping[str, Any]) -> None:
@@ -60,27 +41,16 @@ def _mark_added(backend: tokenizers.Tokenizer, config: Mapping[str, Any]) -> Non
     listed = [value for name in _LISTS if isinstance(config.get(name), list) for value in config[name]]
     named = [value for name, value in config.items() if name.endswith("_token")]
     special = [value if isinstance(value, Mapping) else {"content": value} for value in [*named, *listed]]
-    _add(backend, [{**value, "special": True} for value in special if _token_text(value) not in marked])
+    _add(backend, [{**value, "special": True} for value in special if token_text(value) not in marked])
 
 
 def _add(backend: tokenizers.Tokenizer, values: Iterable[Mapping[str, Any]]) -> None:
     for value in values:
-        text = _token_text(value)
+        text = token_text(value)
         if text is not None and backend.token_to_id(text) is not None:
             flags = {name: value[name] for name in _FLAGS if type(value.get(name)) is bool}
             token = tokenizers.AddedToken(text, **flags)
             (backend.add_special_tokens if token.special else backend.add_tokens)([token])
-
-
-def _optional_json(path: Path) -> dict[str, Any]:
-    return read_json(LocalSource(path)) if path.is_file() else {}
-
-
-def _token_text(value: Any) -> str | None:
-    """A token is stored as its text, or as an object that has the text in `content`."""
-    if isinstance(value, Mapping):
-        value = value.get("content")
-    return value if isinstance(value, str) else None
 
 
 def _chat_template(path: Path, config: Mapping[str, Any]) -> str | None:
