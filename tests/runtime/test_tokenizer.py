@@ -220,6 +220,17 @@ def test_tokens_that_only_the_config_calls_special_are_those_of_transformers(tmp
     assert ours.vocab_size == len(byte_level_tokens())
 
 
+def test_a_prompt_is_neither_cut_nor_padded_as_the_trainer_did(tmp_path):
+    """A tokenizer saved after such a call has both in its file; transformers undoes them at every call, too."""
+    path = folder_tokenizer(tmp_path)
+    stored = tokenizers.Tokenizer.from_file(str(path / "tokenizer.json"))
+    text, whole = "hello hello 123", stored.encode("hello hello 123").ids
+    stored.enable_truncation(2)
+    stored.enable_padding(length=16)
+    stored.save(str(path / "tokenizer.json"))
+    assert load_tokenizer(path).encode(text) == whole
+
+
 def test_a_template_file_wins_over_the_config(tmp_path):
     path = folder_tokenizer(tmp_path, chat_template="config")
     (path / "chat_template.jinja").write_text("file")

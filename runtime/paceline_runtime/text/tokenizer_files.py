@@ -15,15 +15,21 @@ if TYPE_CHECKING:
 
 
 def read_backend(path: Path) -> tokenizers.Tokenizer:
-    """What tokenizer.json describes. Raises MetadataError where it is missing or wrong."""
+    """What tokenizer.json describes, but for the cutting and padding that it was last used with: prompts want neither.
+
+    Raises MetadataError where it is missing or wrong.
+    """
     import tokenizers  # late: most models are loaded without it
 
     if not path.is_file():
         raise MetadataError(str(path), "no such file", "save the tokenizer with transformers to make one")
     try:
-        return tokenizers.Tokenizer.from_file(str(path))
+        backend = tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises plain Exception for whatever is wrong in the file
         raise MetadataError(str(path), f"is not a tokenizer: {error}") from error
+    backend.no_truncation()
+    backend.no_padding()
+    return backend
 
 
 def read_tokenizer_config(path: Path) -> dict[str, Any]:
