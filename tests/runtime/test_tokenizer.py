@@ -194,6 +194,8 @@ ONLY_IN_CONFIG = {
     "with flags": ({"eos_token": {"__type": "AddedToken", **FLAGGED}}, {}),
     "listed": ({"additional_special_tokens": [END, "<|im_start|>"]}, {}),
     "another kind": ({"sep_token": END, "call_token": "<|im_start|>", "chat_template": "{{ sep_token }}{{ call_token }}"}, {}),
+    "named apart": ({"extra_special_tokens": {"image_token": END}, "chat_template": "{{ image_token }}"}, {}),
+    "named apart, later": ({"model_specific_special_tokens": {"image_token": END}, "chat_template": "{{ image_token }}"}, {}),
     "by id": ({"added_tokens_decoder": {"2": FLAGGED, "1": {"content": "<|im_start|>", "special": False}}}, {}),
     "in the map": ({"eos_token": "<|endoftext|>", "chat_template": "{{ eos_token }}|{{ bos_token }}"}, {"eos_token": END}),
     "map beside ids": ({"added_tokens_decoder": {}, "chat_template": "{{ bos_token }}"}, {"bos_token": "<|im_start|>"}),

@@ -14,6 +14,7 @@ from paceline_runtime.text.tokenizer import Tokenizer
 from paceline_runtime.text.tokenizer_files import optional_json, read_backend, read_tokenizer_config, token_text
 
 _LISTS = ("additional_special_tokens", "extra_special_tokens")
+_NAMED = ("extra_special_tokens", "model_specific_special_tokens")
 _FLAGS = ("lstrip", "rstrip", "single_word", "normalized", "special")
 
 
@@ -23,7 +24,7 @@ def load_folder_tokenizer(path: Path) -> Tokenizer:
         raise MetadataError(str(path), "no such folder", "name a Hugging Face checkpoint folder or a .gguf file")
     backend = read_backend(path / "tokenizer.json")
     config, model_config = read_tokenizer_config(path), optional_json(path / "config.json")
-    special = {n: text for n, value in config.items() if n.endswith("_token") and (text := token_text(value)) is not None}
+    special = {n: text for n, value in _named(config).items() if (text := token_text(value)) is not None}
     _mark_added(backend, config)
     ends = [token for token in folder_end_ids(path, model_config) if type(token) is int]
     return Tokenizer(backend, eos_ids=ends, special_tokens=special, chat_template=_chat_template(path, config))
@@ -39,9 +40,16 @@ def _mark_added(backend: tokenizers.Tokenizer, config: Mapping[str, Any]) -> Non
     _add(backend, added)
     marked = {token.content for token in backend.get_added_tokens_decoder().values()}
     listed = [value for name in _LISTS if isinstance(config.get(name), list) for value in config[name]]
-    named = [value for name, value in config.items() if name.endswith("_token")]
-    special = [value if isinstance(value, Mapping) else {"content": value} for value in [*named, *listed]]
+    special = [value if isinstance(value, Mapping) else {"content": value} for value in [*_named(config).values(), *listed]]
     _add(backend, [{**value, "special": True} for value in special if token_text(value) not in marked])
+
+
+def _named(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Special tokens by the names that templates know them by. Those of one model alone may stand in a mapping of their own."""
+    own = {name: value for name, value in config.items() if name.endswith("_token")}
+    for name in _NAMED:
+        own |= config[name] if isinstance(config.get(name), Mapping) else {}
+    return own
 
 
 def _add(backend: tokenizers.Tokenizer, values: Iterable[Mapping[str, Any]]) -> None:
