@@ -42,8 +42,10 @@ def write_gguf(path, *, model="gpt2", pre="smollm", tokens=None, merges=MERGES, 
     writer.add_tokenizer_model(model)
     writer.add_tokenizer_pre(pre)
     writer.add_token_list(tokens)
-    writer.add_token_types([3 if token in SPECIAL else 4 if token.startswith("<user") else 1 for token in tokens])
-    writer.add_token_merges([" ".join(merge) for merge in merges])
+    kinds = [3 if token in SPECIAL else 4 if token.startswith("<user") else 1 for token in tokens]
+    writer.add_token_types(kinds[: keys.get("num_kinds")])
+    if merges is not None:
+        writer.add_token_merges([" ".join(merge) for merge in merges])
     writer.add_bos_token_id(keys.get("bos", 1))
     writer.add_eos_token_id(2)
     if "add_bos" in keys:
@@ -158,6 +160,8 @@ def test_user_defined_tokens_are_matched_and_survive_decoding(tmp_path):
         ({"tokens": ["a", "b", "a"], "merges": []}, "twice"),
         ({"merges": [("zz", "yy")]}, "merges"),
         ({"merges": [("a",)]}, "merges"),
+        ({"merges": None}, r"^[^:]*: metadata key 'tokenizer.ggml.merges' is missing"),
+        ({"num_kinds": 2}, "has 2 kinds for 269 tokens"),
     ],
 )
 def test_vocabularies_that_are_not_read_are_refused_by_name(tmp_path, keys, named):

@@ -99,19 +99,28 @@ def _backend(header: GgufHeader, split: _Split, tokens: list[str], special: dict
         backend.normalizer = normalizers.NFC()
     backend.pre_tokenizer = _pre_tokenizer(split)
     backend.decoder = decoders.ByteLevel()
-    kinds = header.numbers("tokenizer.ggml.token_type")
+    kinds = _kinds(header, len(tokens))
     backend.add_special_tokens(_added(tokens, kinds, _CONTROL))
     backend.add_tokens(_added(tokens, kinds, _USER_DEFINED))
     _surround(backend, header, split, special)
     return backend
 
 
+def _kinds(header: GgufHeader, num_tokens: int) -> list[float]:
+    """Without its kind a control token would be read and written as text."""
+    kinds = header.numbers("tokenizer.ggml.token_type")
+    if len(kinds) != num_tokens:
+        raise MetadataError(header.source.name, f"tokenizer.ggml.token_type has {len(kinds)} kinds for {num_tokens} tokens")
+    return kinds
+
+
 def _bpe(header: GgufHeader, tokens: list[str], whole_words: bool) -> models.BPE:
     vocabulary = {token: index for index, token in enumerate(tokens)}
     if len(vocabulary) != len(tokens):
         raise MetadataError(header.source.name, f"{len(tokens) - len(vocabulary)} tokens appear twice")
+    stored = header.strings("tokenizer.ggml.merges")
     try:
-        merges = [(left, right) for left, right in map(str.split, header.strings("tokenizer.ggml.merges"))]
+        merges = [(left, right) for left, right in map(str.split, stored)]
         return models.BPE(vocab=vocabulary, merges=merges, fuse_unk=False, ignore_merges=whole_words)
     except Exception as error:  # the library raises plain Exception for a merge that the vocabulary lacks
         raise MetadataError(header.source.name, f"tokenizer.ggml.merges do not fit the vocabulary: {error}") from error
@@ -130,7 +139,7 @@ def _added(tokens: list[str], kinds: Iterable[float], kind: int) -> list[tokeniz
     is_special = kind == _CONTROL
     return [
         tokenizers.AddedToken(token, special=is_special, normalized=False)
-        for token, own in zip(tokens, kinds, strict=False)
+        for token, own in zip(tokens, kinds, strict=True)
         if own == kind
     ]
 
