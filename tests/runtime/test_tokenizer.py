@@ -42,7 +42,7 @@ def write_gguf(path, *, model="gpt2", pre="smollm", tokens=None, merges=MERGES, 
     writer.add_tokenizer_model(model)
     writer.add_tokenizer_pre(pre)
     writer.add_token_list(tokens)
-    kinds = [3 if token in SPECIAL else 4 if token.startswith("<user") else 1 for token in tokens]
+    kinds = [keys.get("kind_of_special", 3) if token in SPECIAL else 4 if token.startswith("<user") else 1 for token in tokens]
     writer.add_token_types(kinds[: keys.get("num_kinds")])
     if merges is not None:
         writer.add_token_merges([" ".join(merge) for merge in merges])
@@ -149,6 +149,15 @@ def test_user_defined_tokens_are_matched_and_survive_decoding(tmp_path):
     ids = tokenizer.encode("he<user_tool><|im_end|>")
     assert ids[-1] == 2
     assert tokenizer.decode(ids) == "he<user_tool>"
+
+
+@pytest.mark.parametrize("kind, start", [(1, list("<|im_start|>")), (4, ["<|im_start|>"])])
+def test_what_is_spelled_as_an_end_is_a_control_token_whatever_the_file_says(tmp_path, kind, start):
+    """llama.cpp warns of such files, which are many, and overrides them; the other tokens keep the kind they have."""
+    tokenizer = load_tokenizer(write_gguf(tmp_path / "m.gguf", kind_of_special=kind))
+    ids = tokenizer.encode("<|im_start|>hello<|im_end|>")
+    assert [tokenizer.token(token) for token in ids] == [*start, "hello", "<|im_end|>"]
+    assert tokenizer.decode(ids) == "<|im_start|>hello"
 
 
 @pytest.mark.parametrize(

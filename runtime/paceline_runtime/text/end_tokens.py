@@ -23,6 +23,7 @@ _FILL_IN_ENDS = {
     "fim_sep": ("<|file_sep|>",),
 }
 """Fill-in-the-middle tokens that end a generation: a metadata key each, else the first token so spelled."""
+END_TEXTS = frozenset((*_ENDS, *(text for texts in _FILL_IN_ENDS.values() for text in texts)))
 
 
 def folder_end_ids(path: Path, config: Mapping[str, Any]) -> list[Any]:
@@ -78,5 +79,4 @@ def _spelled(header: GgufHeader) -> dict[str, int]:
     """Ids of the texts of interest; the vocabulary is not kept."""
     if not isinstance(header.metadata.get("tokenizer.ggml.tokens"), GgufArray):
         return {}
-    wanted = {*_ENDS, *(text for texts in _FILL_IN_ENDS.values() for text in texts)}
-    return {text: index for index, text in enumerate(header.strings("tokenizer.ggml.tokens")) if text in wanted}
+    return {text: index for index, text in enumerate(header.strings("tokenizer.ggml.tokens")) if text in END_TEXTS}

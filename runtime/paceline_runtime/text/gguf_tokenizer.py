@@ -16,7 +16,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 from paceline_compat.errors import MetadataError
 from paceline_compat.gguf_header import GgufHeader, read_header
 from paceline_compat.source import LocalSource
-from paceline_runtime.text.end_tokens import gguf_end_ids
+from paceline_runtime.text.end_tokens import END_TEXTS, gguf_end_ids
 from paceline_runtime.text.tokenizer import Tokenizer
 
 _CONTROL, _USER_DEFINED = 3, 4
@@ -99,19 +99,20 @@ def _backend(header: GgufHeader, split: _Split, tokens: list[str], special: dict
         backend.normalizer = normalizers.NFC()
     backend.pre_tokenizer = _pre_tokenizer(split)
     backend.decoder = decoders.ByteLevel()
-    kinds = _kinds(header, len(tokens))
+    kinds = _kinds(header, tokens)
     backend.add_special_tokens(_added(tokens, kinds, _CONTROL))
     backend.add_tokens(_added(tokens, kinds, _USER_DEFINED))
     _surround(backend, header, split, special)
     return backend
 
 
-def _kinds(header: GgufHeader, num_tokens: int) -> list[float]:
-    """Without its kind a control token would be read and written as text."""
+def _kinds(header: GgufHeader, tokens: list[str]) -> list[float]:
+    """Without its kind a control token would be read and written as text; for ends, many files state a wrong one."""
     kinds = header.numbers("tokenizer.ggml.token_type")
-    if len(kinds) != num_tokens:
-        raise MetadataError(header.source.name, f"tokenizer.ggml.token_type has {len(kinds)} kinds for {num_tokens} tokens")
-    return kinds
+    if len(kinds) != len(tokens):
+        raise MetadataError(header.source.name, f"tokenizer.ggml.token_type has {len(kinds)} kinds for {len(tokens)} tokens")
+    ends = gguf_end_ids(header)
+    return [_CONTROL if at in ends and tokens[at] in END_TEXTS else kind for at, kind in enumerate(kinds)]
 
 
 def _bpe(header: GgufHeader, tokens: list[str], whole_words: bool) -> models.BPE:
