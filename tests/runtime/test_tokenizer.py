@@ -304,6 +304,7 @@ def test_the_template_dialect_is_that_of_transformers():
         ("{{ raise_exception('roles must alternate') }}", "roles must alternate"),
         ("{{ messages.append(1) }}", "refuses"),
         ("{{ ''.__class__.__mro__ }}", "refuses"),
+        ("{{ ('{0.__class__.__mro__}' | attr('format'))(messages) }}", "unsafe"),  # Jinja before 3.1.6 shows it
         ("{{ messages[0].content }}", "refuses"),
         ("{{ 1 / 0 }}", "division by zero"),
         ("{{ range(10 ** 9) | list }}", "Range too big"),
