@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models
 
-from paceline_runtime.text.detokenizer import REPLACEMENT, Detokenizer
+from paceline_runtime.text.detokenizer import REPLACEMENT, Detokenizer, token_text
 
 # Characters of one to four bytes, U+FFFD itself among them.
 TEXT = st.text(st.sampled_from("aé世🙂" + REPLACEMENT), max_size=30)
@@ -123,3 +123,16 @@ def test_a_byte_that_no_character_begins_with_does_not_hold_up_what_follows() ->
     ids = [*in_bytes("🙂"), 0xFF, 256, *in_bytes("🙂")]
 
     assert stream(BYTE_FALLBACK, ids) == ["", "", "", "🙂", "", REPLACEMENT + " to", "", "", "", "🙂", ""]
+
+
+@given(st.lists(st.sampled_from([256, 257, 258, 259, 0x41]), max_size=12))
+def test_texts_of_tokens_joined_are_the_text(ids: list[int]) -> None:
+    """With the spaces that the decoder strips where a token is alone; words that differ in them alone are not the same."""
+    texts = [token_text(BYTE_FALLBACK.decode, token) for token in ids]
+
+    assert "".join(texts) == BYTE_FALLBACK.decode([259, *ids])[1:]
+
+
+def test_part_of_a_character_is_no_text_of_a_token() -> None:
+    """Twice in a row it is none either."""
+    assert token_text(BYTE_FALLBACK.decode, 0xE4) == token_text(MultiByteTokenizer([b"\xa9\xc3"]).decode, 0)[:1] == REPLACEMENT

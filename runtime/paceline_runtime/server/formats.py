@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from paceline_runtime.messages import TokenLogprobs
 from paceline_runtime.server.answers import Piece, Usage
 from paceline_runtime.server.jobs import Job
-from paceline_runtime.text.detokenizer import Decoder
+from paceline_runtime.text.detokenizer import Decoder, token_text
 
 Json = dict[str, Any]
 
@@ -82,7 +82,7 @@ class ChatFormat:
         }
 
     def _token(self, token_id: int, logprob: float) -> Json:
-        text = self._tokenizer.decode([token_id])
+        text = token_text(self._tokenizer.decode, token_id)
         # Part of a character has no text of its own, so its bytes cannot be told from the text.
         return {
             "token": text,
@@ -128,7 +128,7 @@ class CompletionFormat:
         entries = [entry for entry, _ in told]
         decode = self._tokenizer.decode
         return {
-            "tokens": [decode([entry.token_id]) for entry in entries],
+            "tokens": [token_text(decode, entry.token_id) for entry in entries],
             "token_logprobs": [entry.logprob for entry in entries],
             "top_logprobs": [self._alternatives(entry) for entry in entries],
             "text_offset": [offset for _, offset in told],
@@ -138,7 +138,7 @@ class CompletionFormat:
         """By text: of tokens with the same one, such as pieces of characters, the likeliest."""
         found: dict[str, float] = {}
         for token_id, logprob in zip(entry.top_ids, entry.top_logprobs, strict=True):
-            found.setdefault(self._tokenizer.decode([token_id]), logprob)
+            found.setdefault(token_text(self._tokenizer.decode, token_id), logprob)
         return found
 
 

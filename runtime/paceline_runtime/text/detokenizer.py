@@ -23,6 +23,11 @@ class Decoder(Protocol):
         """Text of `ids`, with U+FFFD where bytes form no character."""
 
 
+def token_text(decode: Decode, token_id: int) -> str:
+    """What a token adds to a text. Alone it would lack the space that decoders strip from, or add to, all but the first."""
+    return decode([token_id, token_id])[len(decode([token_id])) :]
+
+
 class Detokenizer:
     """Text as tokens arrive. The pieces joined, `flush` included, are the text that `decode` gives for all ids at once.
 

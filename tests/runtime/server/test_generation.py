@@ -9,7 +9,7 @@ from paceline_runtime.messages import TokenLogprobs, Tokens
 from paceline_runtime.sampling import SamplingParams
 from paceline_runtime.server.answers import Piece
 from paceline_runtime.server.engine_client import Call
-from paceline_runtime.server.formats import CompletionFormat
+from paceline_runtime.server.formats import ChatFormat, CompletionFormat
 from paceline_runtime.server.generation import Generation
 from paceline_runtime.server.jobs import Job
 from paceline_runtime.server.metrics import Metrics
@@ -55,3 +55,21 @@ def test_of_alternatives_with_one_text_the_likeliest_is_told() -> None:
     body = CompletionFormat(TOKENIZER).chunk(JOB, 0, Piece("", entry, "length"))
 
     assert body["choices"][0]["logprobs"]["top_logprobs"] == [{"\N{REPLACEMENT CHARACTER}": -0.1, "a": -1.0}]
+
+
+class Words:
+    """As SentencePiece decoders do: a word carries its space, and the very first loses it."""
+
+    def decode(self, ids: list[int]) -> str:
+        return "".join([" to", "to"][token] for token in ids).removeprefix(" ")
+
+
+def test_tokens_that_differ_in_a_space_alone_are_told_apart() -> None:
+    """Alone, decoders strip it: the tokens did not make the text, and of alternatives one was lost."""
+    entry = TokenLogprobs(0, -0.1, [0, 1], [-0.1, -3.0])
+    completion = CompletionFormat(Words()).chunk(JOB, 0, Piece("", entry, "length"))["choices"][0]["logprobs"]
+    chat = ChatFormat(Words()).chunk(JOB, 0, Piece("", entry, "length"))["choices"][0]["logprobs"]["content"][0]
+
+    assert (completion["tokens"], completion["top_logprobs"]) == ([" to"], [{" to": -0.1, "to": -3.0}])
+    assert [chat["token"], *(other["token"] for other in chat["top_logprobs"])] == [" to", " to", "to"]
+    assert chat["bytes"] == list(b" to")
