@@ -41,9 +41,10 @@ class Detokenizer:
         self._context: list[int] = []
         self._text = self._shown = ""
         self._num_pending = 0
-        num_whole = self._num_whole(prompt_ids)
-        self._settle(prompt_ids[:num_whole], 0)
-        for token_id in prompt_ids[num_whole:]:
+        recent = prompt_ids[-NUM_CONTEXT_TOKENS - 2 * MAX_HELD_CHARS :]
+        num_whole = self._num_whole(recent)
+        self._settle(recent[:num_whole], 0)
+        for token_id in recent[num_whole:]:
             self.push(token_id)
 
     def push(self, token_id: int) -> str:
