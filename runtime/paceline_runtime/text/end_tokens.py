@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from paceline_compat.gguf_header import GgufArray, GgufHeader
 from paceline_runtime.text.tokenizer_files import optional_json, read_backend, read_tokenizer_config, token_text
+
+if TYPE_CHECKING:
+    import tokenizers
 
 _ENDS = (
     *("<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<end_of_turn>"),
@@ -26,30 +29,29 @@ _FILL_IN_ENDS = {
 END_TEXTS = frozenset((*_ENDS, *(text for texts in _FILL_IN_ENDS.values() for text in texts)))
 
 
-def folder_end_ids(path: Path, config: Mapping[str, Any]) -> list[Any]:
+def folder_end_ids(path: Path, config: Mapping[str, Any], backend: tokenizers.Tokenizer | None = None) -> list[Any]:
     """`eos_token_id` of a folder's config and generation config, then the tokenizer's own end; not checked here.
 
-    Fine-tunes for chat often change the tokenizer's alone.
+    Fine-tunes for chat often change the tokenizer's alone. `backend` is its vocabulary, where that is already read.
     """
     generation = optional_json(path / "generation_config.json")
-    values = [*(source.get("eos_token_id") for source in (config, generation)), _own_end(path)]
+    values = [*(source.get("eos_token_id") for source in (config, generation)), _own_end(path, backend)]
     lists = [value if isinstance(value, list) else [value] for value in values if value is not None]
     ids = [token for listed in lists for token in listed]
     return [token for at, token in enumerate(ids) if token not in ids[:at]]  # what is no id may not be hashable
 
 
-def _own_end(path: Path) -> int | None:
+def _own_end(path: Path, backend: tokenizers.Tokenizer | None) -> int | None:
     """Id of the tokenizer's `eos_token`. The config mostly tells it, which saves reading the vocabulary."""
     config = read_tokenizer_config(path)
-    text, decoder = token_text(config.get("eos_token")), config.get("added_tokens_decoder")
+    text, decoder, file = token_text(config.get("eos_token")), config.get("added_tokens_decoder"), path / "tokenizer.json"
     if text is None:
         return None
     told = decoder.items() if isinstance(decoder, Mapping) else ()
     found = [int(token) for token, value in told if token.isdecimal() and token_text(value) == text]
-    if found:
-        return found[0]
-    file = path / "tokenizer.json"
-    return read_backend(file).token_to_id(text) if file.is_file() else None
+    if backend is None and not found and file.is_file():
+        backend = read_backend(file)
+    return backend.token_to_id(text) if backend is not None else next(iter(found), None)
 
 
 def gguf_end_ids(header: GgufHeader) -> set[int]:

@@ -26,7 +26,7 @@ def load_folder_tokenizer(path: Path) -> Tokenizer:
     config, model_config = read_tokenizer_config(path), optional_json(path / "config.json")
     special = {n: text for n, value in _named(config).items() if (text := token_text(value)) is not None}
     _mark_added(backend, config)
-    ends = [token for token in folder_end_ids(path, model_config) if type(token) is int]
+    ends = [token for token in folder_end_ids(path, model_config, backend) if type(token) is int]
     return Tokenizer(backend, eos_ids=ends, special_tokens=special, chat_template=_chat_template(path, config))
 
 
