@@ -127,6 +127,7 @@ class S3Site(Site):
     def __init__(self, bucket: str, objects: Mapping[str, bytes], credentials: Credentials | None = None) -> None:
         super().__init__()
         self.bucket, self.credentials, self.page_size, self.region = bucket, credentials, 2, "us-east-1"
+        self.namespace = 'xmlns="urn:fake:s3"'
         self.files = {f"/{bucket}/{key}": data for key, data in objects.items()}
         self.etags = {path: f'"{hashlib.md5(data).hexdigest()}"' for path, data in self.files.items()}
 
@@ -158,7 +159,7 @@ class S3Site(Site):
             for key, path in ((key, f"/{self.bucket}/{key}") for key in shown)
         )
         more = "" if is_last else f"<NextContinuationToken>{start + self.page_size}</NextContinuationToken>"
-        head = '<?xml version="1.0"?><ListBucketResult xmlns="urn:fake:s3">'
+        head = f'<?xml version="1.0"?><ListBucketResult {self.namespace}>'
         truncated = f"<IsTruncated>{str(not is_last).lower()}</IsTruncated>"
         return f"{head}{truncated}{more}{items}</ListBucketResult>".encode()
 

@@ -80,9 +80,11 @@ def _page(body: bytes, base: str) -> ET.Element:
     if b"<!DOCTYPE" in body or b"<!ENTITY" in body:
         raise RefusedError(f"{place(base)}: the listing declares entities, which no object store does")
     try:
-        root = ET.fromstring(re.sub(rb'\sxmlns="[^"]*"', b"", body, count=1))
+        root = ET.fromstring(body)
     except ET.ParseError as error:
         raise RefusedError(f"{place(base)}: the answer is not an object listing; is AWS_ENDPOINT_URL right?") from error
+    for element in root.iter():  # stores differ in the namespace, and in how they write it
+        element.tag = element.tag.rpartition("}")[2]
     if root.tag != "ListBucketResult":
         raise RefusedError(f"{place(base)}: the answer is <{root.tag}>, not an object listing")
     return root

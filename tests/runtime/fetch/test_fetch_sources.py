@@ -166,6 +166,17 @@ def test_s3_public_bucket_and_single_object_need_no_keys(tmp_path: Path) -> None
     assert files_in(tmp_path) == {"model.gguf": WEIGHTS}
 
 
+@pytest.mark.parametrize("namespace", ["", "xmlns='urn:fake:s3'", 'xmlns:x="urn:x" xmlns="urn:fake:s3"'])
+def test_s3_listings_may_write_their_namespace_as_xml_permits(tmp_path: Path, namespace: str) -> None:
+    """Google's store writes it in single quotes."""
+    with serve(S3Site("public", {"a/config.json": CONFIG, "a/model.gguf": WEIGHTS})) as store:
+        store.namespace = namespace
+        result = fetch_now("s3://public/a", tmp_path, environment={"AWS_ENDPOINT_URL": store.url})
+
+    assert result.code == 0, result.error
+    assert files_in(tmp_path) == {"config.json": CONFIG, "model.gguf": WEIGHTS}
+
+
 @pytest.mark.parametrize(
     "names", [("AWS_ENDPOINT_URL_S3", "AWS_REGION"), ("AWS_ENDPOINT_URL", "AWS_DEFAULT_REGION")], ids=["preferred", "other"]
 )
