@@ -16,7 +16,7 @@ from .client import Client, place
 from .environment import address, credential
 from .errors import RefusedError
 from .listing import Digest, Listing, RemoteFile
-from .paths import safe_path
+from .paths import is_ours, safe_path
 from .selection import gguf_model
 from .uri import HubUri
 
@@ -47,7 +47,7 @@ def list_hub(uri: HubUri, client: Client, environment: Mapping[str, str]) -> Lis
 
 
 def _is_named(uri: HubUri, name: str) -> bool:
-    return uri.file is None or gguf_model(name) == gguf_model(uri.file)
+    return not is_ours(name) and (uri.file is None or gguf_model(name) == gguf_model(uri.file))
 
 
 def _info(url: str, client: Client, auth: BearerAuth | None) -> dict[str, Any]:

@@ -16,9 +16,14 @@ def safe_path(name: str) -> str:
         raise IntegrityError(f"the source names a file {name!r}, which is not a plain relative path; nothing was written")
     if any(len(part.encode()) > _MAX_NAME_BYTES for part in parts):
         raise IntegrityError(f"the source names a file with more than {_MAX_NAME_BYTES} bytes: {name[:80]!r}...")
-    if name.endswith(PARTIAL_SUFFIX) or parts[0].startswith(RESERVED_PREFIX):
+    if is_ours(name):
         raise IntegrityError(f"the source names a file {name!r}, a name that this program uses itself")
     return name
+
+
+def is_ours(name: str) -> bool:
+    """Whether the name is of a fetch's own bookkeeping: in a source, of a folder that was fetched and then uploaded whole."""
+    return name.endswith(PARTIAL_SUFFIX) or name.startswith(RESERVED_PREFIX)
 
 
 def inside(folder: Path, path: str) -> Path:

@@ -16,7 +16,7 @@ from .client import Client, place
 from .environment import address, credential
 from .errors import RefusedError, RequestError
 from .listing import Digest, Listing, RemoteFile
-from .paths import safe_path
+from .paths import is_ours, safe_path
 from .sigv4 import Credentials, SigV4Auth
 from .uri import S3Uri
 
@@ -33,7 +33,8 @@ def list_s3(uri: S3Uri, client: Client, environment: Mapping[str, str]) -> Listi
     variable = _first(environment, "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
     base = f"{address(environment, variable, 's3')}/{uri.bucket}"
     auth = _auth(environment)
-    files = tuple(_remote_file(base, uri.prefix, item) for item in _objects(base, uri.prefix, client, auth))
+    objects = _objects(base, uri.prefix, client, auth)
+    files = tuple(_remote_file(base, uri.prefix, item) for item in objects if not is_ours(_name(uri.prefix, item.key)))
     if not files:
         raise RefusedError(f"{place(base)}: no object under {uri.prefix!r}")
     return Listing("", files, auth)
@@ -97,11 +98,14 @@ def _object(item: ET.Element) -> _Object:
     return _Object(key, int(size), etag or "")
 
 
+def _name(prefix: str, key: str) -> str:
+    return key.rpartition("/")[2] if key == prefix else key.removeprefix(prefix).removeprefix("/")
+
+
 def _remote_file(base: str, prefix: str, item: _Object) -> RemoteFile:
-    name = item.key.rpartition("/")[2] if item.key == prefix else item.key.removeprefix(prefix).removeprefix("/")
     md5 = item.etag.strip('"')
     return RemoteFile(
-        path=safe_path(name),
+        path=safe_path(_name(prefix, item.key)),
         url=f"{base}/{urllib.parse.quote(item.key, safe='/-_.~')}",
         size_bytes=item.size_bytes,
         digest=Digest("md5", md5) if re.fullmatch(r"[0-9a-f]{32}", md5) else None,

@@ -166,6 +166,18 @@ def test_s3_public_bucket_and_single_object_need_no_keys(tmp_path: Path) -> None
     assert files_in(tmp_path) == {"model.gguf": WEIGHTS}
 
 
+def test_a_fetched_folder_that_was_uploaded_whole_can_be_fetched_again(tmp_path: Path) -> None:
+    """`aws s3 sync` and `hf upload` take the bookkeeping along; it is no part of the model."""
+    files = MODEL | {".paceline-fetch.json": b"{}", ".paceline-fetch.lock": b"", "x.gguf.0123456789ab.partial": b"x"}
+    with serve(S3Site("public", {f"m/{name}": data for name, data in files.items()})) as store:
+        from_store = fetch_now("s3://public/m", tmp_path / "s3", environment={"AWS_ENDPOINT_URL": store.url})
+    with serve(HubSite("org/model", files)) as hub:
+        from_hub = fetch_now("hf://org/model", tmp_path / "hf", environment={"HF_ENDPOINT": hub.url})
+
+    assert (from_store.code, from_hub.code) == (0, 0), from_store.error + from_hub.error
+    assert files_in(tmp_path / "s3") == files_in(tmp_path / "hf") == MODEL
+
+
 @pytest.mark.parametrize("namespace", ["", "xmlns='urn:fake:s3'", 'xmlns:x="urn:x" xmlns="urn:fake:s3"'])
 def test_s3_listings_may_write_their_namespace_as_xml_permits(tmp_path: Path, namespace: str) -> None:
     """Google's store writes it in single quotes."""
