@@ -127,7 +127,7 @@ class S3Site(Site):
     def __init__(self, bucket: str, objects: Mapping[str, bytes], credentials: Credentials | None = None) -> None:
         super().__init__()
         self.bucket, self.credentials, self.page_size, self.region = bucket, credentials, 2, "us-east-1"
-        self.namespace = 'xmlns="urn:fake:s3"'
+        self.namespace, self.lists_quotes = 'xmlns="urn:fake:s3"', True
         self.files = {f"/{bucket}/{key}": data for key, data in objects.items()}
         self.etags = {path: f'"{hashlib.md5(data).hexdigest()}"' for path, data in self.files.items()}
 
@@ -155,7 +155,7 @@ class S3Site(Site):
         shown, is_last = keys[start : start + self.page_size], start + self.page_size >= len(keys)
         items = "".join(
             f"<Contents><Key>{escape(key)}</Key><Size>{len(self.files[path])}</Size>"
-            f"<ETag>{escape(self.etags[path])}</ETag></Contents>"
+            f"<ETag>{escape(self.etags[path].strip('' if self.lists_quotes else chr(34)))}</ETag></Contents>"
             for key, path in ((key, f"/{self.bucket}/{key}") for key in shown)
         )
         more = "" if is_last else f"<NextContinuationToken>{start + self.page_size}</NextContinuationToken>"

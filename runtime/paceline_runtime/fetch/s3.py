@@ -103,11 +103,13 @@ def _name(prefix: str, key: str) -> str:
 
 
 def _remote_file(base: str, prefix: str, item: _Object) -> RemoteFile:
-    md5 = item.etag.strip('"')
+    # Some stores leave the quotes out of the listing; headers have them.
+    etag = f'"{item.etag}"' if item.etag and not item.etag.endswith('"') else item.etag
+    md5 = etag.strip('"')
     return RemoteFile(
         path=safe_path(_name(prefix, item.key)),
         url=f"{base}/{urllib.parse.quote(item.key, safe='/-_.~')}",
         size_bytes=item.size_bytes,
         digest=Digest("md5", md5) if re.fullmatch(r"[0-9a-f]{32}", md5) else None,
-        etag=item.etag or None,
+        etag=etag or None,
     )

@@ -178,6 +178,17 @@ def test_a_fetched_folder_that_was_uploaded_whole_can_be_fetched_again(tmp_path:
     assert files_in(tmp_path / "s3") == files_in(tmp_path / "hf") == MODEL
 
 
+@pytest.mark.parametrize("etag", [None, '"0123-2"'], ids=["md5", "of parts"])
+def test_s3_listings_may_leave_the_quotes_of_etags_out(tmp_path: Path, etag: str | None) -> None:
+    """The same tag in a header has them; it is no other version."""
+    with serve(S3Site("public", {"a/model.gguf": WEIGHTS})) as store:
+        store.lists_quotes = False
+        store.etags |= {"/public/a/model.gguf": etag} if etag else {}
+        result = fetch_now("s3://public/a", tmp_path, environment={"AWS_ENDPOINT_URL": store.url})
+
+    assert result.code == 0, result.error
+
+
 @pytest.mark.parametrize("namespace", ["", "xmlns='urn:fake:s3'", 'xmlns:x="urn:x" xmlns="urn:fake:s3"'])
 def test_s3_listings_may_write_their_namespace_as_xml_permits(tmp_path: Path, namespace: str) -> None:
     """Google's store writes it in single quotes."""
