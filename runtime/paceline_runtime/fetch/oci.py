@@ -37,7 +37,9 @@ def list_oci(uri: OciUri, client: Client, environment: Mapping[str, str], *, pla
     layers = manifest.get("layers")
     if not isinstance(layers, list) or not layers:
         raise RefusedError(f"{place(base)}: the manifest of {uri.reference} has no layers")
-    return Listing(digest, tuple(_remote_file(base, layer) for layer in layers), auth)
+    # Builders repeat empty layers; what a layer covers the second time, it covers all the more.
+    files = reversed(dict.fromkeys(_remote_file(base, layer) for layer in reversed(layers)))
+    return Listing(digest, tuple(files), auth)
 
 
 def _manifest(base: str, reference: str, client: Client, auth: RegistryAuth) -> tuple[dict[str, Any], str]:

@@ -285,6 +285,17 @@ def test_oci_artifact_of_titled_layers_and_archives(tmp_path: Path) -> None:
     assert len(registry.seen) == seen
 
 
+def test_oci_layers_may_be_repeated(tmp_path: Path) -> None:
+    """Builders write the same empty layer for every step that changes nothing; the last to name a file still wins."""
+    empty, old, new = _tar({}), _tar({"model.gguf": b"old"}), _tar({"model.gguf": WEIGHTS})
+    layers: list[tuple[dict[str, object], bytes]] = [({"mediaType": TAR}, data) for data in (empty, new, old, empty, new)]
+    with serve(RegistrySite("m", layers)) as registry:
+        result = fetch_now(f"oci://{registry.url.removeprefix('http://')}/m:v1", tmp_path, "--plain-http")
+
+    assert result.code == 0, result.error
+    assert files_in(tmp_path) == {"model.gguf": WEIGHTS}
+
+
 def test_oci_private_registry_with_pull_secret(tmp_path: Path) -> None:
     """The Docker config of a pull secret answers the challenge; neither password nor token is shown."""
     layer: tuple[dict[str, object], bytes] = ({"mediaType": "x/y", "annotations": {TITLE: "m.gguf"}}, WEIGHTS)
