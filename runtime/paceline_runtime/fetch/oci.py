@@ -76,9 +76,11 @@ def _remote_file(base: str, layer: Any) -> RemoteFile:
     if not isinstance(size, int) or size < 0:
         raise RefusedError(f"layer {digest}: its size is {size!r}")
     is_tar = _TAR.search(media_type) is not None
-    is_archive = is_tar and (
-        title is None or annotations.get(_UNPACK) == "true" or media_type.startswith("application/vnd.cncf")
-    )
+    is_packed = media_type.startswith("application/vnd.cncf") or annotations.get(_UNPACK) == "true"
+    if media_type.endswith("tar+zstd") and (is_packed or title is None):
+        raise RefusedError(f"layer {digest} is packed with zstd ({media_type}); publish it as tar or tar+gzip")
+    # Folders that ORAS packs may have any media type.
+    is_archive = annotations.get(_UNPACK) == "true" or (is_tar and (is_packed or title is None))
     if title is None and not is_tar:
         raise RefusedError(f"layer {digest} has neither a title annotation nor a tar media type ({media_type or 'none'})")
     hexadecimal = digest.removeprefix("sha256:")

@@ -140,8 +140,9 @@ def test_a_broken_pull_secret_is_named(tmp_path: Path, config: str) -> None:
         {"mediaType": "a/b", "annotations": {"org.opencontainers.image.title": "../evil"}},
         {"mediaType": "a/b", "annotations": {"org.opencontainers.image.title": "x"}, "digest": "md5:00"},
         {"mediaType": "a/b", "annotations": {"org.opencontainers.image.title": "x"}, "size": -1},
+        {"mediaType": "application/vnd.cncf.model.weight.v1.tar+zstd", "annotations": {"org.cncf.model.filepath": "m.gguf"}},
     ],
-    ids=["nameless", "outside", "weak digest", "negative size"],
+    ids=["nameless", "outside", "weak digest", "negative size", "packed with zstd"],
 )
 def test_a_layer_that_cannot_be_trusted_is_refused(tmp_path: Path, layer: dict[str, object]) -> None:
     """Before any blob is asked for."""

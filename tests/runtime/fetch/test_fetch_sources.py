@@ -296,6 +296,17 @@ def test_oci_layers_may_be_repeated(tmp_path: Path) -> None:
     assert files_in(tmp_path) == {"model.gguf": WEIGHTS}
 
 
+def test_oci_folder_is_unpacked_whatever_its_media_type(tmp_path: Path) -> None:
+    """ORAS says by an annotation that it packed a folder; the media type is the publisher's choice."""
+    annotations = {TITLE: "models", "io.deis.oras.content.unpack": "true"}
+    layer: dict[str, object] = {"mediaType": "application/x.weights", "annotations": annotations}
+    with serve(RegistrySite("m", [(layer, gzip.compress(_tar({"models/model.gguf": WEIGHTS})))])) as registry:
+        result = fetch_now(f"oci://{registry.url.removeprefix('http://')}/m:v1", tmp_path, "--plain-http")
+
+    assert result.code == 0, result.error
+    assert files_in(tmp_path) == {"models/model.gguf": WEIGHTS}
+
+
 def test_oci_private_registry_with_pull_secret(tmp_path: Path) -> None:
     """The Docker config of a pull secret answers the challenge; neither password nor token is shown."""
     layer: tuple[dict[str, object], bytes] = ({"mediaType": "x/y", "annotations": {TITLE: "m.gguf"}}, WEIGHTS)
