@@ -10,7 +10,8 @@ import httpx
 
 from .errors import RefusedError, RequestError
 
-_PARAMETER = re.compile(r'(\w+)="([^"]*)"')
+_SCHEME = re.compile(r"(?:^|,)\s*(bearer|basic)(?=[\s,]|$)", re.IGNORECASE)
+_PARAMETER = re.compile(r'(\w+)=(?:"([^"]*)"|([^\s",]+))')
 
 
 class RegistryAuth(httpx.Auth):
@@ -24,16 +25,15 @@ class RegistryAuth(httpx.Auth):
         if self._header:
             request.headers["authorization"] = self._header
         response = yield request
-        challenge = response.headers.get("www-authenticate", "")
+        challenges = _challenges(response)
         # A storage host behind a redirect has no business with the registry's credentials.
-        if response.status_code != 401 or not challenge or response.url.host != request.url.host:
+        if response.status_code != 401 or response.url.host != request.url.host:
             return
-        kind, _, rest = challenge.partition(" ")
-        if kind.lower() == "bearer":
-            answer = yield self._token_request(request, dict(_PARAMETER.findall(rest)))
+        if "bearer" in challenges:
+            answer = yield self._token_request(request, challenges["bearer"])
             answer.read()
             self._header = f"Bearer {_token(answer)}"
-        elif kind.lower() == "basic" and self._basic:
+        elif "basic" in challenges and self._basic:
             self._header = f"Basic {self._basic}"
         else:
             return
@@ -67,6 +67,15 @@ def docker_credentials(registry: str, environment: Mapping[str, str]) -> str | N
     except (OSError, ValueError, AttributeError, KeyError, TypeError) as error:
         raise RequestError(f"DOCKER_CONFIG: {path} is not a readable Docker config ({type(error).__name__})") from error
     return base64.b64encode(pair.encode()).decode() if pair else None
+
+
+def _challenges(response: httpx.Response) -> dict[str, dict[str, str]]:
+    """Parameters by scheme. A server may offer several, in one header or in many (RFC 9110 section 11.6.1)."""
+    parts = _SCHEME.split(response.headers.get("www-authenticate", ""))[1:]
+    return {
+        scheme.lower(): {name: quoted or plain for name, quoted, plain in _PARAMETER.findall(rest)}
+        for scheme, rest in zip(parts[::2], parts[1::2], strict=True)
+    }
 
 
 def _token(answer: httpx.Response) -> str:

@@ -108,6 +108,25 @@ def test_a_storage_host_that_asks_for_credentials_gets_none(tmp_path: Path) -> N
     assert all("authorization" not in seen.headers for seen in storage.seen)
 
 
+@pytest.mark.parametrize(
+    "challenges",
+    [
+        'Bearer realm="TOKEN",service="fake",scope="repository:m:pull", Basic realm="other"',
+        'Basic realm="other", Bearer realm="TOKEN",service="fake"',
+        'Basic, bearer realm="TOKEN", service=fake',
+    ],
+)
+def test_of_several_challenges_the_one_for_a_token_is_taken(tmp_path: Path, challenges: str) -> None:
+    """Registries that take passwords too say both; the parameters of one are not those of the other."""
+    with serve(RegistrySite("m", [LAYER], password="pull-password")) as registry:
+        header = {"WWW-Authenticate": challenges.replace("TOKEN", f"{registry.url}/token")}
+        registry.faults["/v2/m/manifests/v1"] = [Answer(401, b"", header)]
+        result = fetch_now(_uri(registry), tmp_path / "m", "--plain-http", environment=_credentials(tmp_path, registry))
+
+    assert result.code == 0, result.error
+    assert [seen.query.get("service") for seen in registry.seen if seen.path == "/token"] == ["fake"]
+
+
 def test_a_token_that_expires_on_the_way_is_renewed(tmp_path: Path) -> None:
     """Tokens of registries last minutes, layers of models may take hours."""
     with serve(RegistrySite("m", [LAYER], password="pull-password")) as registry:
