@@ -144,13 +144,18 @@ def _check_redirect(response: httpx.Response) -> None:
         )
 
 
+def check_not_busy(response: httpx.Response) -> None:
+    """TransientError when the server says that trying again may help."""
+    if response.status_code in _TRANSIENT_STATUSES:
+        wait_s = retry_after_s(response.headers.get("retry-after"), datetime.now(UTC))
+        raise TransientError(f"{place(response.request.url)}: answered {response.status_code}", wait_s)
+
+
 def _check_status(response: httpx.Response) -> None:
     status, where = response.status_code, place(response.request.url)
     if response.is_success or status == 416:
         return
-    if status in _TRANSIENT_STATUSES:
-        wait_s = retry_after_s(response.headers.get("retry-after"), datetime.now(UTC))
-        raise TransientError(f"{where}: answered {status}", wait_s)
+    check_not_busy(response)
     if status in (401, 403):
         raise RefusedError(f"{where}: answered {status}: not permitted; give credentials that may read it")
     if status in (404, 410):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import httpx
 
+from .client import check_not_busy
 from .errors import RefusedError, RequestError
 
 _SCHEME = re.compile(r"(?:^|,)\s*(bearer|basic)(?=[\s,]|$)", re.IGNORECASE)
@@ -31,6 +32,7 @@ class RegistryAuth(httpx.Auth):
             return
         if "bearer" in challenges:
             answer = yield self._token_request(request, challenges["bearer"])
+            check_not_busy(answer)
             answer.read()
             self._header = f"Bearer {_token(answer)}"
         elif "basic" in challenges and self._basic:

@@ -139,6 +139,16 @@ def test_a_token_that_expires_on_the_way_is_renewed(tmp_path: Path) -> None:
     assert len([seen for seen in registry.seen if seen.path == "/token"]) == 2
 
 
+def test_a_busy_token_service_is_asked_again(tmp_path: Path) -> None:
+    """As long after as it says, as with every other server."""
+    with serve(RegistrySite("m", [LAYER], password="pull-password")) as registry:
+        registry.faults["/token"] = [Answer(503, b"", {"Retry-After": "7"})]
+        result = fetch_now(_uri(registry), tmp_path / "m", "--plain-http", environment=_credentials(tmp_path, registry))
+
+    assert result.code == 0, result.error
+    assert result.waits_s == [7.0]
+
+
 @pytest.mark.parametrize("config", ["", "[]", '{"auths": []}', '{"auths": {"HOST": {"auth": "not base64!"}}}'])
 def test_a_broken_pull_secret_is_named(tmp_path: Path, config: str) -> None:
     """Exit code 2 and the file, not what is in it."""
