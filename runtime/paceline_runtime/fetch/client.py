@@ -13,7 +13,7 @@ from typing import Self
 
 import httpx
 
-from .errors import InterruptedFetch, RefusedError, TransientError, UnavailableError
+from .errors import InterruptedFetch, RefusedError, RequestError, TransientError, UnavailableError
 
 _TRANSIENT_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
 _MAX_BACKOFF_S = 60.0
@@ -56,13 +56,21 @@ class Client:
 
     def __init__(self, *, max_retries: int, timeout_s: float, num_connections: int, wait: Callable[[float], bool]) -> None:
         self._max_retries, self._wait = max_retries, wait
-        self._http = httpx.Client(
-            timeout=timeout_s,
-            follow_redirects=True,
-            limits=httpx.Limits(max_connections=num_connections),
-            headers={"User-Agent": "paceline-fetch", "Accept-Encoding": "identity"},
-            event_hooks={"response": [_check_redirect]},
-        )
+        try:
+            self._http = httpx.Client(
+                timeout=timeout_s,
+                follow_redirects=True,
+                limits=httpx.Limits(max_connections=num_connections),
+                headers={"User-Agent": "paceline-fetch", "Accept-Encoding": "identity"},
+                event_hooks={"response": [_check_redirect]},
+            )
+        except (ValueError, ImportError, OSError, httpx.InvalidURL) as error:
+            # Its text may quote a proxy's password.
+            raise RequestError(
+                "one of the variables HTTP_PROXY, HTTPS_PROXY, ALL_PROXY, NO_PROXY, SSL_CERT_FILE and SSL_CERT_DIR cannot be"
+                " used: proxies read http(s)://host:port, NO_PROXY takes names and addresses but no IPv6 network or brackets,"
+                f" and certificates must be there ({type(error).__name__})"
+            ) from error
 
     def __enter__(self) -> Self:
         return self

@@ -183,6 +183,28 @@ def test_a_request_that_cannot_work_says_what_to_change(
     assert "password@" not in result.error
 
 
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("ALL_PROXY", "socks5://127.0.0.1:1"),
+        ("HTTPS_PROXY", "http://user:password@host:port"),
+        ("HTTP_PROXY", "ftp://host"),
+        ("NO_PROXY", "localhost,fd00::/8"),
+        ("SSL_CERT_FILE", "/nowhere.pem"),
+    ],
+)
+def test_proxies_and_certificates_that_cannot_be_used_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+) -> None:
+    """Clusters set them for all pods; the HTTP library fails on them in four different ways."""
+    monkeypatch.setenv(variable, value)
+    result = fetch_now("hf://org/model", tmp_path, environment={"HF_ENDPOINT": "http://127.0.0.1:1"})
+
+    assert result.code == 2
+    assert variable in result.error
+    assert "password@" not in result.error
+
+
 @pytest.mark.parametrize("body", [b"<html>", b"[]", b'{"sha": "main", "siblings": []}', json.dumps({"sha": "a" * 40}).encode()])
 def test_an_answer_that_is_no_repository_is_refused(tmp_path: Path, body: bytes) -> None:
     """A proxy's login page must not become a model."""
