@@ -18,6 +18,7 @@ def _probe(url: str, client: Client) -> tuple[int | None, str | None]:
     try:
         with client.stream("HEAD", url) as response:
             length, etag = response.headers.get("content-length", ""), response.headers.get("etag")
-            return (int(length) if length.isdigit() else None), (None if (etag or "W/").startswith("W/") else etag)
+            # Servers that make the body on request often say 0 here; an empty file is soon learned to be one.
+            return (int(length) or None if length.isdigit() else None), (None if (etag or "W/").startswith("W/") else etag)
     except (RefusedError, TransientError):
         return None, None

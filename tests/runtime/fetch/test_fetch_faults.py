@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 from fetch_runner import NoWait, fetch_now, files_in
-from fetch_servers import Answer, HubSite, S3Site, Site, serve
+from fetch_servers import Answer, HubSite, S3Site, Seen, Site, serve
 
 WEIGHTS = bytes(range(256)) * 8192
 MODEL = {"config.json": b"{}", "model.safetensors": WEIGHTS}
@@ -146,6 +146,22 @@ def test_a_file_that_changes_while_it_is_fetched_is_not_glued_together(tmp_path:
     assert result.code == 4
     assert "changed" in result.error
     assert "m.bin" not in files_in(tmp_path)
+
+
+def test_a_probe_that_says_zero_is_not_believed(tmp_path: Path) -> None:
+    """Servers answer HEAD with the length of what they send to it; the file is not empty for that."""
+
+    class Site0(Site):
+        def answer(self, seen: Seen) -> Answer:
+            answer = super().answer(seen)
+            return dataclasses.replace(answer, body=b"") if seen.method == "HEAD" else answer
+
+    with serve(Site0()) as site:
+        site.files |= {"/m.bin": WEIGHTS, "/empty": b""}
+        for name, data in (("m.bin", WEIGHTS), ("empty", b"")):
+            result = fetch_now(f"{site.url}/{name}#sha256={hashlib.sha256(data).hexdigest()}", tmp_path / name)
+            assert result.code == 0, result.error
+            assert files_in(tmp_path / name) == {name: data}
 
 
 def test_a_partial_without_validator_is_not_continued(tmp_path: Path) -> None:
