@@ -83,6 +83,7 @@ class Download:
             if response.status_code == 416:
                 raise TransientError(f"{place(file.url)}: answered 416 to a range")
             _check_end_is_known(file, response)
+            _check_is_plain(file, response)
             # No chunk size: httpx would hold bytes back to fill a chunk, and lose them when the connection breaks.
             for chunk in response.iter_raw():
                 partial.append(chunk)
@@ -120,6 +121,13 @@ def _check_end_is_known(file: RemoteFile, response: httpx.Response) -> None:
     is_vouched_for = file.size_bytes is not None or file.digest is not None
     if not is_vouched_for and not {"content-length", "transfer-encoding"} & set(response.headers):
         raise RefusedError(f"{place(file.url)}: tells no length; give the digest as #sha256=... to have it verified")
+
+
+def _check_is_plain(file: RemoteFile, response: httpx.Response) -> None:
+    """Some servers compress although they were asked not to; only a digest tells whether the file itself is meant."""
+    coding = response.headers.get("content-encoding") or "identity"
+    if file.digest is None and not {"identity", "aws-chunked"}.issuperset(re.split(r"[\s,]+", coding.lower().strip(" ,"))):
+        raise RefusedError(f"{place(file.url)}: sends the file {coding}-encoded, not as it is; have it served as it is")
 
 
 def _is_encrypted(response: httpx.Response) -> bool:

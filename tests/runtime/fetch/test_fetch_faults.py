@@ -164,6 +164,18 @@ def test_a_probe_that_says_zero_is_not_believed(tmp_path: Path) -> None:
             assert files_in(tmp_path / name) == {name: data}
 
 
+@pytest.mark.parametrize(("coding", "code"), [("gzip", 3), ("identity", 0), ("aws-chunked", 0), ("aws-chunked, GZIP", 3)])
+def test_a_compressed_answer_does_not_become_the_file(tmp_path: Path, coding: str, code: int) -> None:
+    """Nobody would know it from the file itself. Some stores keep `aws-chunked` from the upload, and send plain bytes."""
+    with serve(S3Site("bucket", {"m.gguf": WEIGHTS})) as store:
+        store.etags = dict.fromkeys(store.files, '"abc-2"')
+        store.extra_headers = {"Content-Encoding": coding}
+        result = fetch_now("s3://bucket/m.gguf", tmp_path, environment={"AWS_ENDPOINT_URL": store.url})
+
+    assert result.code == code, result.error
+    assert ("m.gguf" in files_in(tmp_path)) == (code == 0)
+
+
 def test_a_partial_without_validator_is_not_continued(tmp_path: Path) -> None:
     """Without digest and ETag nobody knows whether the rest belongs to it."""
     with serve(S3Site("bucket", {"m.gguf": WEIGHTS})) as store:
