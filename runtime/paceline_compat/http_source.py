@@ -22,10 +22,16 @@ from .source import check_range, safe_name
 __all__ = ["Budget", "HttpFolder", "HttpSource"]
 
 _FIRST_READ_BYTES = 64 << 10
+_COMMIT_HEADER = "X-Repo-Commit"
 
 
 class _SafeRedirect(urllib.request.HTTPRedirectHandler):
-    """Follows redirects within http(s) and drops the token when the host changes: hubs redirect to storage hosts."""
+    """Follows redirects within http(s) and drops the token when the host changes: hubs redirect to storage hosts.
+
+    ``commit`` is what the first one says: the storage host knows nothing of it.
+    """
+
+    commit: str | None = None
 
     def redirect_request(
         self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Message, newurl: str
@@ -34,6 +40,7 @@ class _SafeRedirect(urllib.request.HTTPRedirectHandler):
         old, new = urllib.parse.urlsplit(req.full_url), urllib.parse.urlsplit(newurl)
         if new.scheme not in ("http", "https") or (old.scheme, new.scheme) == ("https", "http"):
             raise SourceError(req.full_url, f"redirects to {new.scheme}://, which is not followed")
+        self.commit = self.commit or headers.get(_COMMIT_HEADER)
         if request is not None and (old.scheme, old.netloc) != (new.scheme, new.netloc):
             request.remove_header("Authorization")
         return request
@@ -90,8 +97,9 @@ class HttpSource:
         request = urllib.request.Request(self._url, headers=headers)
         timeout_s = min(folder.timeout_s, folder.budget.left_s(self.name))
         try:
-            with urllib.request.build_opener(_SafeRedirect).open(request, timeout=timeout_s) as response:
-                self.commit = response.headers.get("X-Repo-Commit") or self.commit
+            redirect = _SafeRedirect()
+            with urllib.request.build_opener(redirect).open(request, timeout=timeout_s) as response:
+                self.commit = redirect.commit or response.headers.get(_COMMIT_HEADER) or self.commit
                 return self._bounded(response, length), self._total(response, length)
         except urllib.error.HTTPError as error:
             with error:

@@ -44,6 +44,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if hub.redirect_to and not self.path.startswith("/storage"):
             self.send_response(302)
             self.send_header("Location", hub.redirect_to + self.path)
+            if hub.commit:
+                self.send_header("X-Repo-Commit", hub.commit)
             return self.end_headers()
         data = hub.files.get(self.path.removeprefix("/storage"))
         if data is None:
@@ -124,6 +126,15 @@ def test_a_hub_location_is_read_at_the_commit_that_it_stands_for(hubs, monkeypat
     assert set(read_folder(location.folder)) == {"a", "b"}
     hub.files["/org/model/resolve/refs%2Fpr%2F1/q.gguf"] = b"GGUF"
     assert pinned_location("hf://org/model@refs%2Fpr%2F1/q.gguf")[0].gguf_file == "q.gguf"
+
+
+def test_the_hub_says_the_commit_also_of_a_file_that_lies_elsewhere(hubs, monkeypatch):
+    """Weights, a GGUF file among them, come from a storage host that knows no commits: the redirect names it."""
+    hub, storage = hubs
+    hub.redirect_to, hub.commit = f"{storage.address}/storage", "c0ffee"
+    storage.files["/org/model/resolve/main/q.gguf"] = b"GGUF"
+    monkeypatch.setenv("HF_ENDPOINT", hub.address)
+    assert pinned_location("hf://org/model/q.gguf")[1] == "c0ffee"
 
 
 @pytest.mark.parametrize("said", [None, "", "..", "a/b", "x" * 129])
