@@ -100,8 +100,9 @@ def _hub(text: str, commit: str | None, endpoint: str | None, token: str | None,
         raise SourceError(text, "is not hf://org/name[@revision][/file.gguf]")
     if not endpoint:
         raise SourceError(text, "has no hub to be read from", f"set {ENDPOINT_VARIABLE} to the hub's address, https://...")
-    if urllib.parse.urlsplit(endpoint).scheme not in ("http", "https"):
-        raise MetadataError(ENDPOINT_VARIABLE, f"{endpoint!r} is not an http(s) address")
+    if not _is_plain(endpoint):
+        shown = re.sub("//.*@", "//", endpoint).split("?")[0]
+        raise MetadataError(ENDPOINT_VARIABLE, f"{shown!r} is not an http(s) address without query, fragment or user")
     revision = commit or match["revision"] or "main"  # its slashes are written %2F, as in the address
     below, _, file = (match["file"] or "").rpartition("/")
     base_url = "/".join(filter(None, (endpoint.rstrip("/"), match["repo"], "resolve", revision, below)))
@@ -112,11 +113,20 @@ def _hub(text: str, commit: str | None, endpoint: str | None, token: str | None,
 def _web(text: str, budget: Budget) -> Location:
     from .http_source import HttpFolder
 
-    parts = urllib.parse.urlsplit(text)
-    if not parts.netloc or parts.query or parts.fragment or parts.username:
+    if not _is_plain(text):
         raise SourceError(text.split("?")[0], "must be a plain address without query, fragment or user")
     base = text.rstrip("/")
     if base.endswith(".gguf"):
         base, _, file = base.rpartition("/")
         return Location(HttpFolder(base, base, budget), urllib.parse.unquote(file))
     return Location(HttpFolder(base, base, budget))
+
+
+def _is_plain(address: str) -> bool:
+    """Whether it says scheme, host, port and path, and nothing that could be a secret."""
+    try:
+        parts = urllib.parse.urlsplit(address)
+        is_whole = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+    return is_whole and not (parts.query or parts.fragment or "@" in parts.netloc)

@@ -259,6 +259,9 @@ def test_a_budget_bounds_the_time(hubs):
         ("s3://bucket/model", "neither a path nor hf:// nor https://"),
         ("https://user@host/model", "plain address"),
         ("https://host/model?token=x", "https://host/model must be"),
+        ("https://[host/model", "plain address"),
+        ("https://host:99999/model", "plain address"),
+        ("https://:443/model", "plain address"),
         ("/no/such/folder", "no such folder"),
         ("", "location: is empty"),
     ],
@@ -269,6 +272,12 @@ def test_a_location_that_is_none_is_refused(text, message):
     assert message in str(caught.value).replace(": must be", " must be")
 
 
-def test_an_endpoint_must_be_an_address():
-    with pytest.raises(MetadataError, match="HF_ENDPOINT: 'ftp://x' is not an http"):
-        open_location("hf://o/m", environment={"HF_ENDPOINT": "ftp://x"})
+@pytest.mark.parametrize(
+    "endpoint", ["ftp://x", "ftp://user:secret@x", "https://user:secret@x", "https://x?secret", "http://[x"]
+)
+def test_an_endpoint_must_be_an_address(endpoint):
+    """The message names the variable and shows no password of it."""
+    shown = f"{endpoint.partition('://')[0]}://{'[' if '[' in endpoint else ''}x"
+    with pytest.raises(MetadataError) as caught:
+        open_location("hf://o/m", environment={"HF_ENDPOINT": endpoint})
+    assert str(caught.value).startswith(f"HF_ENDPOINT: '{shown}' is not an http")
