@@ -4,6 +4,7 @@ Addresses appear in messages without their query, headers never: both can carry 
 """
 
 import random
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ _TRANSIENT_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
 _MAX_BACKOFF_S = 60.0
 _MAX_RETRY_AFTER_S = 600.0
 _MAX_REPLY_BYTES = 64 << 20
+_MAX_ERROR_BYTES = 4 << 10
 
 
 @dataclass(frozen=True)
@@ -164,8 +166,15 @@ def _check_status(response: httpx.Response) -> None:
     if response.is_success or status == 416:
         return
     check_not_busy(response)
+    answer = f"{where}: answered {status}{_store_code(response)}"
     if status in (401, 403):
-        raise RefusedError(f"{where}: answered {status}: not permitted; give credentials that may read it")
+        raise RefusedError(f"{answer}: not permitted; give credentials that may read it")
     if status in (404, 410):
-        raise RefusedError(f"{where}: answered {status}: no such thing there")
-    raise RefusedError(f"{where}: answered {status}")
+        raise RefusedError(f"{answer}: no such thing there")
+    raise RefusedError(answer)
+
+
+def _store_code(response: httpx.Response) -> str:
+    """What an object store calls its refusal: a wrong clock, key or region are all 403 or 400. Empty for other servers."""
+    match = re.search(rb"<Code>(\w{1,64})</Code>", next(response.iter_bytes(_MAX_ERROR_BYTES), b""), re.ASCII)
+    return f" {match[1].decode()}" if match else ""

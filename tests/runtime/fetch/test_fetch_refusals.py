@@ -216,6 +216,19 @@ def test_an_answer_that_is_no_repository_is_refused(tmp_path: Path, body: bytes)
     assert files_in(tmp_path) == {}
 
 
+@pytest.mark.parametrize("code", ["RequestTimeTooSkewed", "InvalidAccessKeyId", "SignatureDoesNotMatch"])
+def test_an_object_store_says_why_it_refuses(tmp_path: Path, code: str) -> None:
+    """Other credentials would not set the clock right."""
+    with serve(Site()) as site:
+        body = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>not for logs</Message></Error>".encode()
+        site.faults["/bucket"] = [Answer(403, body)]
+        result = fetch_now("s3://bucket/m", tmp_path, environment={"AWS_ENDPOINT_URL": site.url})
+
+    assert result.code == 3
+    assert f"answered 403 {code}: " in result.error
+    assert "not for logs" not in result.error
+
+
 def test_a_redirect_of_a_signed_request_is_refused(tmp_path: Path) -> None:
     """The session token would go along."""
     with serve(Site()) as site:
