@@ -17,6 +17,7 @@ from typing import IO
 
 from .budget import Budget
 from .errors import MetadataError, MissingFileError, SourceError
+from .http_deadline import opened_within
 from .source import check_range, safe_name
 
 __all__ = ["Budget", "HttpFolder", "HttpSource"]
@@ -95,10 +96,10 @@ class HttpSource:
         if folder.token:
             headers["Authorization"] = f"Bearer {folder.token}"
         request = urllib.request.Request(self._url, headers=headers)
-        timeout_s = min(folder.timeout_s, folder.budget.left_s(self.name))
+        left_s = folder.budget.left_s(self.name)
         try:
             redirect = _SafeRedirect()
-            with urllib.request.build_opener(redirect).open(request, timeout=timeout_s) as response:
+            with opened_within(request, left_s, min(folder.timeout_s, left_s), redirect) as response:
                 self.commit = redirect.commit or response.headers.get(_COMMIT_HEADER) or self.commit
                 return self._bounded(response, length), self._total(response, length)
         except urllib.error.HTTPError as error:
@@ -111,10 +112,11 @@ class HttpSource:
 
     def _bounded(self, response: HTTPResponse, length: int) -> bytes:
         """At most ``length`` bytes, in pieces: a slow sender meets the budget, not just the socket's timeout."""
-        data = b""
-        while len(data) < length and (piece := response.read1(length - len(data))):
+        data, piece = b"", b"any"
+        while len(data) < length and piece:
+            piece = response.read1(length - len(data))
+            self._folder.budget.left_s(self.name)  # also where nothing came: then it may have been cut off for that
             data += piece
-            self._folder.budget.left_s(self.name)
         return data
 
     def _total(self, response: HTTPResponse, length: int) -> int:

@@ -1,7 +1,10 @@
 """Remote headers: ranged reads over HTTP, hub locations, and everything a server can do wrong."""
 
+import contextlib
 import http.server
 import re
+import select
+import socket
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -247,6 +250,35 @@ def test_a_budget_bounds_the_time(hubs):
         open_location(hubs[0].address, budget=Budget(timeout_s=0.2)).folder.open("m.bin")
     with pytest.raises(SourceError, match="not read within 0 s"):
         open_location(hubs[0].address, budget=Budget(timeout_s=0)).folder.open("m.bin")
+
+
+@pytest.mark.parametrize(
+    ("start", "message"),
+    [(b"HTTP/1.1 206 OK\r\nX: ", "not read within 0.1 s"), (b"HTTP/1.1 302 OK\r\nLocation: /\r\n\r\n", "could not be reached")],
+    ids=["header", "body of a redirect"],
+)
+def test_a_budget_bounds_the_time_of_what_comes_byte_by_byte(start, message):
+    """Each byte within the timeout, and no end: a thread of the webhook would never come back."""
+    hung_up = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def drip():
+            connection, _ = listener.accept()
+            with connection, contextlib.suppress(OSError):
+                connection.sendall(start)
+                for _ in range(300):  # until the reader has hung up, or has shown that it does not
+                    if select.select([connection], [], [], 0.02)[0] and not connection.recv(1 << 16):
+                        hung_up.set()
+                        break
+                    connection.sendall(b"a")
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        folder = open_location(f"http://127.0.0.1:{listener.getsockname()[1]}", budget=Budget(timeout_s=0.1)).folder
+        with pytest.raises(SourceError, match=message):
+            folder.open("config.json")
+        thread.join()
+    assert hung_up.is_set()
 
 
 @pytest.mark.parametrize(
