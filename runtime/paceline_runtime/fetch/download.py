@@ -53,14 +53,14 @@ class Download:
 
     def _fill(self, file: RemoteFile, partial: PartialFile) -> None:
         """Ask until the whole size is there."""
-        attempts = self._client.attempts()
+        attempts, farthest = self._client.attempts(), partial.size_bytes
         while not self._is_whole(file, partial):
-            before = partial.size_bytes
             try:
                 if self._receive(file, partial) and file.size_bytes is None:
                     return
             except TransientError as error:
-                if partial.size_bytes > before:
+                if partial.size_bytes > farthest:  # than ever: what starts over grows each time, and may never arrive
+                    farthest = partial.size_bytes
                     attempts.progressed()
                 attempts.failed(error)
                 if not file.can_resume:

@@ -191,6 +191,17 @@ def test_a_partial_without_validator_is_not_continued(tmp_path: Path) -> None:
     assert files_in(tmp_path) == {"m.gguf": WEIGHTS}
 
 
+def test_a_file_that_always_breaks_at_the_same_place_is_given_up(tmp_path: Path) -> None:
+    """What has to start over each time makes no progress by getting there again."""
+    with serve(S3Site("bucket", {"m.gguf": WEIGHTS})) as store:
+        store.etags = dict.fromkeys(store.files, "")
+        store.faults["/bucket/m.gguf"] = [_cut] * 12
+        result = fetch_now("s3://bucket/m.gguf", tmp_path, "--max-retries", "3", environment={"AWS_ENDPOINT_URL": store.url})
+
+    assert result.code == 6, result.error
+    assert len(store.ranges("/bucket/m.gguf")) == 4
+
+
 def test_a_file_without_validator_is_not_continued_within_a_fetch_either(tmp_path: Path) -> None:
     """It changed between the attempts, at equal size: neither the parts of two versions nor a word about it would do."""
     with serve(S3Site("bucket", {"m.gguf": WEIGHTS})) as store:
