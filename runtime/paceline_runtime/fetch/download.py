@@ -80,6 +80,8 @@ class Download:
                 partial.trust_size()
             if partial.size_bytes and not _continues(response, partial.size_bytes):
                 self._restart(partial)
+                if response.status_code == 206:
+                    raise TransientError(f"{place(file.url)}: answered 206 with another part than was asked for")
             if response.status_code == 416:
                 raise TransientError(f"{place(file.url)}: answered 416 to a range")
             _check_end_is_known(file, response)

@@ -191,6 +191,20 @@ def test_a_partial_without_validator_is_not_continued(tmp_path: Path) -> None:
     assert files_in(tmp_path) == {"m.gguf": WEIGHTS}
 
 
+def test_another_part_than_was_asked_for_is_not_taken_for_the_beginning(tmp_path: Path) -> None:
+    """With an ETag alone nothing else would tell that the parts do not belong together."""
+    with serve(S3Site("bucket", {"m.gguf": WEIGHTS})) as store:
+        path, size = "/bucket/m.gguf", len(WEIGHTS)
+        store.etags = {path: '"abc-2"'}
+        rest = {"ETag": '"abc-2"', "Content-Range": f"bytes {HALF - 8}-{size - 1}/{size}"}
+        store.faults[path] = [_cut, Answer(206, WEIGHTS[HALF - 8 :], rest)]
+        result = fetch_now("s3://bucket/m.gguf", tmp_path, environment={"AWS_ENDPOINT_URL": store.url})
+
+    assert result.code == 0, result.error
+    assert files_in(tmp_path) == {"m.gguf": WEIGHTS}
+    assert store.ranges(path) == ["", f"bytes={HALF}-", ""]
+
+
 def test_a_file_that_always_breaks_at_the_same_place_is_given_up(tmp_path: Path) -> None:
     """What has to start over each time makes no progress by getting there again."""
     with serve(S3Site("bucket", {"m.gguf": WEIGHTS})) as store:
