@@ -58,7 +58,7 @@ def status_of(
         names.PROGRESSING: progressing(model, deployment, trouble, before_pods(inspection, caching)),
         names.ACCEPTANCE_HEALTHY: Verdict(*acceptance.verdict(model.spec.speculation.algorithm, accepted)),
     }
-    verdicts[names.READY] = ready(verdicts)
+    verdicts[names.READY] = ready(verdicts, has_service=observed.get("Service", model.name) is not None)
     fields: Status = {
         "observedGeneration": model.generation,
         "replicas": seen.get("replicas", 0),
@@ -115,7 +115,7 @@ def before_pods(inspection: Inspection, caching: Caching) -> Verdict | None:
     return None
 
 
-def ready(verdicts: Mapping[str, Verdict]) -> Verdict:
+def ready(verdicts: Mapping[str, Verdict], *, has_service: bool) -> Verdict:
     """The summary: the endpoint answers, with what the resource asks for or while that is being rolled out."""
     for type_ in DECISIVE:
         verdict = verdicts[type_]
@@ -123,6 +123,8 @@ def ready(verdicts: Mapping[str, Verdict]) -> Verdict:
             return Verdict("False", verdict.reason, verdict.message)
         if verdict.status == "Unknown" and verdicts[names.AVAILABLE].status != "True":
             return Verdict("False", verdict.reason, verdict.message)
+    if not has_service:
+        return Verdict("False", "NoService", "pods answer, but no Service of ours leads to them, see condition Progressing")
     if verdicts[names.PROGRESSING].status == "True":
         return Verdict("True", "Updating", f"the endpoint answers; {verdicts[names.PROGRESSING].message}")
     return Verdict("True", "Serving", "the endpoint answers")

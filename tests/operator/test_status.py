@@ -225,6 +225,15 @@ def test_trouble_with_a_child_and_pausing_are_told():
     assert (paused["Progressing"], paused["Ready"][0]) == (("False", "Paused"), "True")
 
 
+def test_pods_without_their_service_are_not_ready():
+    """Its name is taken, or a quota refuses it: pods answer, and nothing at `status.endpoint` does."""
+    observed = served_with(ONE_READY)
+    del observed.objects["Service", "demo"]
+    found = conditions(status_for(observed, trouble="Service demo exists"))
+
+    assert (found["Available"][0], found["Ready"]) == ("True", ("False", "NoService"))
+
+
 def test_weights_that_are_not_there_keep_it_from_being_ready():
     """The fetch's own words are the reason."""
     found = conditions(status_for(Observed({}), caching=Caching(False, "FetchFailed", "404")))
