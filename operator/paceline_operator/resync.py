@@ -32,6 +32,7 @@ class Resync:
         return known
 
     async def _list(self, kind: Kind, selector: str | None) -> None:
+        known = self._store.known(kind)
         try:
             found = await self._cluster.list(kind, self._config.watch_namespace or None, selector)
         except GoneError:
@@ -39,7 +40,7 @@ class Resync:
         if kind in (MODEL, *WATCHED):
             for one in found:
                 self._compare(one)
-        self._store.replace(kind, found)
+        self._store.replace(known, found)
 
     def _compare(self, listed: dict[str, object]) -> None:
         """A listed object that is newer than what is known: its watch owes us an event."""

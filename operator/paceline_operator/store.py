@@ -6,6 +6,7 @@ used, and never an older version over a newer one.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -14,6 +15,8 @@ from paceline_operator.names import KIND, LABEL_MODEL
 from paceline_operator.observed import Observed
 
 Object = dict[str, Any]
+# Deleted objects that are remembered as such: more than go while one answer is on its way.
+MAX_GONE = 1000
 
 
 class Key(NamedTuple):
@@ -28,12 +31,13 @@ class Store:
 
     def __init__(self) -> None:
         self._objects: dict[Key, dict[tuple[str, str], Object]] = {}
+        self._gone: OrderedDict[str, int] = OrderedDict()
 
     def put(self, found: Object) -> Key | None:
         """Remember an object; the model it belongs to, None when it belongs to none."""
         key = owner_key(found)
-        if key is None:
-            return None
+        if key is None or self._is_gone(found):
+            return key
         objects, place = self._objects.setdefault(key, {}), _place(found)
         if not _is_older(found, objects.get(place)):
             objects[place] = slim(found)
@@ -44,6 +48,9 @@ class Store:
         key = owner_key(found)
         if key is None:
             return None
+        self._gone[_uid(found)] = version_of(found)
+        if len(self._gone) > MAX_GONE:
+            self._gone.popitem(last=False)
         objects, place = self._objects.get(key, {}), _place(found)
         if place in objects and _uid(objects[place]) == _uid(found):
             del objects[place]
@@ -51,13 +58,16 @@ class Store:
             self._objects.pop(key, None)
         return key
 
-    def replace(self, kind: Kind, found: Iterable[Object]) -> None:
-        """Make what is known of one kind equal to a fresh list."""
+    def known(self, kind: Kind) -> list[Object]:
+        """All objects of a kind."""
+        return [one for objects in self._objects.values() for place, one in objects.items() if place[0] == kind.kind]
+
+    def replace(self, known: Iterable[Object], found: Iterable[Object]) -> None:
+        """Make what was `known` of a kind before a list equal to it: what came during the list may be missing there."""
         listed = {(owner_key(one), _place(one)): one for one in found}
-        for key in list(self._objects):
-            for place in [place for place in self._objects[key] if place[0] == kind.kind]:
-                if (key, place) not in listed:
-                    self.drop(self._objects[key][place])
+        for one in known:
+            if (owner_key(one), _place(one)) not in listed:
+                self.drop(one)
         for one in listed.values():
             self.put(one)
 
@@ -65,7 +75,7 @@ class Store:
         """Whether it is newer than what is known of it: then no watch has shown it yet."""
         key = owner_key(found)
         known = self._objects.get(key, {}).get(_place(found)) if key else None
-        return known is None or version_of(found) > version_of(known)
+        return not self._is_gone(found) and (known is None or version_of(found) > version_of(known))
 
     def model(self, key: Key) -> Object | None:
         return self._objects.get(key, {}).get((KIND, key.name))
@@ -77,6 +87,10 @@ class Store:
     def observed(self, key: Key) -> Observed:
         """Children and pods of one model, as a value that later events do not change."""
         return Observed({place: one for place, one in self._objects.get(key, {}).items() if place[0] != KIND})
+
+    def _is_gone(self, found: Object) -> bool:
+        """Whether a watch has told of its end already: an answer and a list may be slower."""
+        return _uid(found) in self._gone and version_of(found) <= self._gone[_uid(found)]
 
 
 def owner_key(found: Object) -> Key | None:

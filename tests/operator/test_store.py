@@ -7,7 +7,7 @@ from operator_builders import NOW, make_pod, make_resource
 
 from paceline_operator.kinds import BY_NAME, POD
 from paceline_operator.leadership import outranked
-from paceline_operator.store import Key, Store, slim
+from paceline_operator.store import MAX_GONE, Key, Store, slim
 from paceline_operator.watchdog import PATIENCE_S, Watchdog
 
 KEY = Key("ml", "demo")
@@ -61,10 +61,45 @@ def test_a_fresh_list_removes_what_is_gone():
     store = Store()
     for found in (make_resource(), pod("a"), pod("b")):
         store.put(found)
-    store.replace(POD, [pod("b")])
+    store.replace(store.known(POD), [pod("b")])
 
     assert set(store.observed(KEY).objects) == {("Pod", "b")}
     assert store.model(KEY)
+
+
+def test_a_slow_list_undoes_no_event():
+    """What came while the list was on its way stays, what went does not come back; the watches were faster."""
+    store = Store()
+    store.put(pod("went", version=1, uid="w"))
+    known, listed = store.known(POD), [pod("went", version=1, uid="w")]
+    store.drop(pod("went", version=3, uid="w"))
+    store.put(pod("came", version=4, uid="c"))
+    store.replace(known, listed)
+
+    assert set(store.observed(KEY).objects) == {("Pod", "came")}
+
+
+def test_a_slow_answer_revives_no_deleted_object():
+    """A watch told of its beginning and its end before our own write was answered; a later version is a life of its own."""
+    store = Store()
+    store.put(pod(version=2))
+    store.drop(pod(version=3))
+
+    assert not store.is_news(pod(version=2))
+    store.put(pod(version=2))
+    assert store.observed(KEY).objects == {}
+    store.put(pod(version=4))
+    assert set(store.observed(KEY).objects) == {("Pod", "a")}
+
+
+def test_deleted_objects_are_not_remembered_for_ever():
+    """A thousand are enough for one answer's time."""
+    store = Store()
+    for i in range(MAX_GONE + 5):
+        store.drop(pod(uid=f"u{i}"))
+
+    assert not store.is_news(pod(uid="u5"))
+    assert store.is_news(pod(uid="u4"))
 
 
 def test_nothing_is_left_of_a_deleted_model():
