@@ -18,7 +18,7 @@ from paceline_operator.config import OperatorConfig
 from paceline_operator.desired import Desired, chosen_image, desired, inherit
 from paceline_operator.errors import ApiError, GoneError, NameTakenError, SpecError
 from paceline_operator.events import event
-from paceline_operator.kinds import BY_NAME, EVENT, MODEL
+from paceline_operator.kinds import BY_NAME, EVENT, MODEL, Kind
 from paceline_operator.plan import Plan, is_ours, plan
 from paceline_operator.spec import Model, parse
 from paceline_operator.status import Status, changes, status_of, status_of_invalid
@@ -108,7 +108,7 @@ class Reconciler:
             logger.info("model %s/%s: %s", key.namespace, key.name, ", ".join(step.details))
         refusals = []
         for found in step.delete:
-            refusals.append(await self._refusal(self._cluster.delete(found, BY_NAME[found["kind"]]), is_patient))
+            refusals.append(await self._refusal(self._delete(found, BY_NAME[found["kind"]]), is_patient))
         for document in step.apply:
             refusals.append(await self._refusal(self._apply(key, document), is_patient))
             kind, name = document["kind"], document["metadata"]["name"]
@@ -127,6 +127,12 @@ class Reconciler:
                 raise
             return f"the API server refuses a child: {error}"
         return ""
+
+    async def _delete(self, found: Object, kind: Kind) -> None:
+        """Delete a child. Of one that is not watched nobody would tell that it went."""
+        await self._cluster.delete(found, kind)
+        if kind.is_optional:
+            self._store.drop(found)
 
     async def _apply(self, key: Key, document: Object) -> None:
         """Apply a child. One that we do not know yet is looked up first, so that nobody's namesake is taken over."""
@@ -158,8 +164,8 @@ class Reconciler:
             await self._cluster.create(event(resource, change, self._config.pod_name, self._now()), EVENT)
 
     def _written(self, answer: Object) -> None:
-        """An apply that changed nothing, or whose event was faster than its answer, is heard of no more."""
-        if self._store.is_news(answer):
+        """An apply that changed nothing, was slower than its event, or is of a kind not watched is heard of no more."""
+        if self._store.is_news(answer) and not BY_NAME[answer["kind"]].is_optional:
             self._watchdog.expect(answer)
         self._store.put(answer)
 

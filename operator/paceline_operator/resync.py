@@ -27,6 +27,9 @@ class Resync:
         known = frozenset([kind.kind for kind in OPTIONAL if await self._cluster.knows(kind)])
         for kind in (*WATCHED, *(kind for kind in OPTIONAL if kind.kind in known)):
             await self._list(kind, SELECTOR)
+        for kind in OPTIONAL:
+            if kind.kind not in known:
+                self._store.replace(self._store.known(kind), ())
         # Models last: a model that is seen has all of its children seen.
         await self._list(MODEL, None)
         return known

@@ -290,6 +290,52 @@ async def test_a_kind_that_the_cluster_lacks_is_told(running):
     assert "does not know PodMonitor" in next(one["message"] for one in conditions if one["type"] == "Progressing")
 
 
+async def monitored(running):
+    """A served model with a PodMonitor, on a cluster that knows the kind."""
+    running.server.declare()
+    await running.until(lambda: running.operator.is_synced.is_set(), "the first list")
+    await running.operator._list_all(became_leader=False)
+    await running.call("PATCH", MODEL, "demo", {"spec": {"metrics": {"podMonitor": {"enabled": True}}}})
+    await served(running)
+    await running.until(lambda: running.names("podmonitors"), "a PodMonitor")
+    await idle(running)
+
+
+async def test_an_unwatched_kind_is_no_silence(running, monkeypatch):
+    """Optional kinds are not watched, so nothing tells of an applied one: that is no reason to restart."""
+    monkeypatch.setattr(watchdog, "PATIENCE_S", -1.0)
+    await monitored(running)
+
+    assert running.operator.health.why_not_alive() == ""
+
+
+async def test_an_unwatched_child_is_deleted_once_and_made_again(running):
+    """No watch tells that it went: the next look must neither delete it again nor take it for present."""
+    await monitored(running)
+    await running.call("PATCH", MODEL, "demo", {"spec": {"metrics": None}})
+    await running.until(lambda: not running.names("podmonitors"), "no PodMonitor")
+    await running.call("PATCH", MODEL, "demo", {"metadata": {"labels": {"look": "again"}}})
+    writes = await idle(running)
+    await running.call("PATCH", MODEL, "demo", {"spec": {"metrics": {"podMonitor": {"enabled": True}}}})
+
+    await running.until(lambda: running.names("podmonitors"), "the PodMonitor again")
+    assert writes.count(("DELETE", "podmonitors")) == 1
+
+
+async def test_children_go_with_their_kind(running, monkeypatch):
+    """A kind that was uninstalled took its objects along: none is there to be deleted at every look."""
+    await monitored(running)
+
+    async def knows(kind):
+        return False
+
+    monkeypatch.setattr(running.operator.cluster, "knows", knows)
+    await running.operator._list_all(became_leader=False)
+    await running.until(lambda: running.condition("Progressing") == ("False", "ApplyFailed"), "the trouble is told")
+
+    assert ("DELETE", "podmonitors") not in await idle(running)
+
+
 async def test_an_invalid_resource_is_told_and_harms_no_other(running):
     """One older than its rules; the next model is served all the same."""
     running.add_model("broken")
