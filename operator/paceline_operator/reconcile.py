@@ -64,6 +64,8 @@ class Reconciler:
         self._config, self._cluster, self._store = config, cluster, store
         self._scraper, self._watchdog, self._now = scraper, watchdog, now
         self._sampled_at: dict[Key, float] = {}
+        # Events whose status is written already: no later look would make them again.
+        self._untold: dict[Key, list[Object]] = {}
         self.known_kinds: frozenset[str] = frozenset()
 
     async def reconcile(self, key: Key, num_failures: int = 0) -> Outcome:
@@ -74,6 +76,7 @@ class Reconciler:
         resource = self._store.model(key)
         if resource is None or resource["metadata"].get("deletionTimestamp"):
             self._sampled_at.pop(key, None)
+            self._untold.pop(key, None)
             return Outcome()
         previous: Status = resource.get("status") or {}
         try:
@@ -151,17 +154,29 @@ class Reconciler:
 
     async def _publish(self, resource: Object, current: Status) -> None:
         """Write the status if it says anything new, and an Event for each condition that turned."""
-        previous = resource.get("status") or {}
-        if current == previous:
-            return
-        metadata = {name: resource["metadata"][name] for name in ("name", "namespace", "uid")}
-        document = {"apiVersion": names.API_VERSION, "kind": names.KIND, "metadata": metadata, "status": current}
-        try:
-            self._written(await self._cluster.apply(document, MODEL, "status"))
-        except GoneError:
-            return
-        for change in changes(previous, current):
-            await self._cluster.create(event(resource, change, self._config.pod_name, self._now()), EVENT)
+        previous, key = resource.get("status") or {}, Key(resource["metadata"]["namespace"], resource["metadata"]["name"])
+        if current != previous:
+            metadata = {name: resource["metadata"][name] for name in ("name", "namespace", "uid")}
+            document = {"apiVersion": names.API_VERSION, "kind": names.KIND, "metadata": metadata, "status": current}
+            try:
+                self._written(await self._cluster.apply(document, MODEL, "status"))
+            except GoneError:
+                return
+            events = [event(resource, change, self._config.pod_name, self._now()) for change in changes(previous, current)]
+            self._untold[key] = [*self._untold.get(key, ()), *events]
+        await self._tell(key)
+
+    async def _tell(self, key: Key) -> None:
+        """Create the model's Events. One that is refused is given up; what may pass by itself is raised, and told later."""
+        while untold := self._untold.get(key):
+            try:
+                await self._cluster.create(untold[0], EVENT)
+            except ApiError as error:
+                if error.status not in REFUSALS:
+                    raise
+                logger.warning("model %s/%s: an Event is refused: %s", key.namespace, key.name, error)
+            untold.pop(0)
+        self._untold.pop(key, None)
 
     def _written(self, answer: Object) -> None:
         """An apply that changed nothing, was slower than its event, or is of a kind not watched is heard of no more."""

@@ -94,6 +94,25 @@ async def test_failures_of_the_api_server_are_waited_out(running, status):
     assert running.names("deployments") == ["demo"]
 
 
+@pytest.mark.parametrize("status", [403, 503])
+async def test_an_event_that_fails_loses_no_other(running, status):
+    """The status is written by then and says it no more: a failure is tried again, a refusal costs that Event only."""
+    await running.until(lambda: running.names("jobs"), "an inspect Job")
+    await idle(running)
+    create, failures = running.operator.cluster.create, [status]
+
+    async def fail_first(document, kind):
+        if failures:
+            raise ApiError(failures.pop(), "no events now")
+        return await create(document, kind)
+
+    running.operator.cluster.create = fail_first
+    await served(running)
+    await idle(running)
+
+    assert reasons(running) & {"Compatible", "Loading"} == ({"Loading"} if status == 403 else {"Compatible", "Loading"})
+
+
 async def test_a_refused_child_is_told_and_tried_again(running):
     """A quota's 403 is in the status, and the next attempt may pass."""
     (job,) = await running.until(lambda: running.names("jobs"), "an inspect Job")
