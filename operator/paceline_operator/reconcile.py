@@ -134,7 +134,7 @@ class Reconciler:
     async def _delete(self, found: Object, kind: Kind) -> None:
         """Delete a child. Of one that is not watched nobody would tell that it went."""
         await self._cluster.delete(found, kind)
-        if kind.is_optional:
+        if not is_watched(found):
             self._store.drop(found)
 
     async def _apply(self, key: Key, document: Object) -> None:
@@ -179,8 +179,8 @@ class Reconciler:
         self._untold.pop(key, None)
 
     def _written(self, answer: Object) -> None:
-        """An apply that changed nothing, was slower than its event, or is of a kind not watched is heard of no more."""
-        if self._store.is_news(answer) and not BY_NAME[answer["kind"]].is_optional:
+        """An apply that changed nothing, was slower than its event, or is not watched is heard of no more."""
+        if self._store.is_news(answer) and is_watched(answer):
             self._watchdog.expect(answer)
         self._store.put(answer)
 
@@ -197,6 +197,13 @@ class Reconciler:
     def _look_again_s(self, model: Model, step: Plan) -> float | None:
         period_s = None if model.spec.speculation.algorithm == "off" else self._config.acceptance_period_s
         return min((delay for delay in (period_s, step.look_again_s) if delay is not None), default=None)
+
+
+def is_watched(found: Object) -> bool:
+    """Whether a watch tells of it: not of optional kinds, nor of a Job whose label was taken off, which no apply restores."""
+    labels = found["metadata"].get("labels") or {}
+    is_selected = found["kind"] == names.KIND or labels.get(names.LABEL_MANAGED_BY) == names.MANAGED_BY
+    return is_selected and not BY_NAME[found["kind"]].is_optional
 
 
 def missing_kinds(wanted: Desired) -> str:

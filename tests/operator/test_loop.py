@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from datetime import UTC, datetime
+from functools import partial
 
 import kopf
 import pytest
@@ -339,6 +340,25 @@ async def test_an_unwatched_child_is_deleted_once_and_made_again(running):
 
     await running.until(lambda: running.names("podmonitors"), "the PodMonitor again")
     assert writes.count(("DELETE", "podmonitors")) == 1
+
+
+async def test_a_job_without_its_label_is_no_silence(running, monkeypatch):
+    """Somebody took the label off that the watch selects by: the Job is ours by its owner, and no event tells of it."""
+    monkeypatch.setattr(watchdog, "PATIENCE_S", -1.0)
+    (name,) = await running.until(lambda: running.names("jobs"), "an inspect Job")
+    await idle(running)
+    job = running.find("jobs", name)
+    del job["metadata"]["labels"]["app.kubernetes.io/managed-by"]
+    monkeypatch.setattr(running.operator.cluster, "get", partial(answer, job))
+    running.operator.seen(running.find("jobs", name), is_deleted=True)
+    await running.until(lambda: running.operator.store.observed(("ml", "demo")).get("Job", name), "the Job is found")
+    await idle(running)
+
+    assert running.operator.health.why_not_alive() == ""
+
+
+async def answer(found, *_):
+    return {**found, "metadata": {**found["metadata"], "resourceVersion": "1000"}}
 
 
 async def test_children_go_with_their_kind(running, monkeypatch):
