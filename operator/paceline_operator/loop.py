@@ -141,8 +141,10 @@ class Operator:
     async def _list_all(self, *, became_leader: bool) -> None:
         if became_leader:
             self.watchdog.forget_all()
+        known = set(self.store.models())
         self.reconciler.known_kinds = await self.resync.run()
         self.is_leading = True
         self.is_synced.set()
-        for key in self.store.models():
+        # Also those that went unseen, so that nothing is kept of them.
+        for key in known | set(self.store.models()):
             self.queue.add(key)

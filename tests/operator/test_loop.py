@@ -246,6 +246,19 @@ async def test_a_replica_that_is_outranked_does_nothing(emulated):
     assert not emulated.operator.is_leading
 
 
+async def test_nothing_is_kept_of_a_model_that_went_unseen(running):
+    """Its watch was closed meanwhile, and the list tells."""
+    await running.call("PATCH", MODEL, "demo", {"spec": {"speculation": {"algorithm": "ngram"}}})
+    await running.until(lambda: running.operator.reconciler._sampled_at, "a look at the pods' figures")
+    await idle(running)
+    running.operator.seen = lambda found, is_deleted: None
+    await running.call("DELETE", MODEL, "demo")
+    await running.operator._list_all(became_leader=False)
+
+    await running.until(lambda: not running.operator.reconciler._sampled_at, "nothing is kept")
+    assert not running.operator.queue._timers
+
+
 async def test_watches_that_close_are_opened_again(running):
     """What changes afterwards is still noticed."""
     await served(running)
