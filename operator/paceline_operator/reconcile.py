@@ -83,7 +83,8 @@ class Reconciler:
             model = parse(resource)
         except SpecError as error:
             generation = resource["metadata"].get("generation", 0)
-            await self._publish(resource, status_of_invalid(error.problems, previous, generation, self._now()))
+            deployment = self._store.observed(key).get("Deployment", key.name)
+            await self._publish(resource, status_of_invalid(error.problems, previous, deployment, generation, self._now()))
             return Outcome()
         return await self._step(key, resource, model, previous, is_patient=num_failures < PATIENCE)
 

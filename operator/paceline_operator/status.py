@@ -47,7 +47,6 @@ def status_of(
 ) -> Status:
     """The whole status of a valid model. `accepted` is `status.acceptance`; `trouble` is why a child cannot be applied."""
     deployment = observed.get("Deployment", model.name)
-    seen = (deployment or {}).get("status", {})
     pods = observed.pods(names.COMPONENT_SERVER)
     verdicts = {
         names.ACCEPTED: Verdict("True", "Valid", "the resource is valid"),
@@ -61,9 +60,7 @@ def status_of(
     verdicts[names.READY] = ready(verdicts, has_service=observed.get("Service", model.name) is not None)
     fields: Status = {
         "observedGeneration": model.generation,
-        "replicas": seen.get("replicas", 0),
-        "readyReplicas": seen.get("readyReplicas", 0),
-        "updatedReplicas": seen.get("updatedReplicas", 0),
+        **counts(deployment),
         "selector": ",".join(f"{key}={value}" for key, value in model.selector.items()),
         "endpoint": endpoint(model),
         "conditions": conditions(verdicts, previous, model.generation, now),
@@ -84,8 +81,20 @@ def status_of(
     return fields
 
 
-def status_of_invalid(problems: Sequence[Problem], previous: Mapping[str, Any], generation: int, now: datetime) -> Status:
-    """The status of a resource that cannot be acted on: what serves is left as it is, and nothing else is known."""
+def counts(deployment: Mapping[str, Any] | None) -> dict[str, int]:
+    """The pods that there are, by the Deployment's word."""
+    seen = (deployment or {}).get("status", {})
+    return {name: seen.get(name, 0) for name in ("replicas", "readyReplicas", "updatedReplicas")}
+
+
+def status_of_invalid(
+    problems: Sequence[Problem],
+    previous: Mapping[str, Any],
+    deployment: Mapping[str, Any] | None,
+    generation: int,
+    now: datetime,
+) -> Status:
+    """The status of a resource that cannot be acted on: what serves is left as it is and counted, nothing else is known."""
     refused = Verdict("False", "Invalid", join(problems))
     unknown = Verdict("Unknown", "NotAccepted", "the resource is not valid, see condition Accepted")
     verdicts = dict.fromkeys(names.CONDITIONS, unknown)
@@ -93,6 +102,7 @@ def status_of_invalid(problems: Sequence[Problem], previous: Mapping[str, Any], 
     kept = {key: value for key, value in previous.items() if key != "conditions"}
     return {
         **kept,
+        **counts(deployment),
         "observedGeneration": generation,
         "conditions": conditions(verdicts, previous, generation, now),
     }

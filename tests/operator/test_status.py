@@ -242,12 +242,16 @@ def test_weights_that_are_not_there_keep_it_from_being_ready():
 
 
 def test_an_invalid_resource_says_so_and_keeps_what_is_known():
-    """Old counts stay, conditions become unknown, and all problems are in the message."""
-    before = status_for(served_with(ONE_READY))
-    after = status_of_invalid([Problem("spec.a", "x"), Problem("spec.b", "y")], before, 4, NOW)
+    """What serves is left and counted, conditions become unknown, and all problems are in the message."""
+    problems, before = [Problem("spec.a", "x"), Problem("spec.b", "y")], status_for(served_with(ONE_READY))
+    counts = []
+    for seen in (ONE_READY, NONE_READY):
+        after = status_of_invalid(problems, before, served_with(seen).get("Deployment", "demo"), 4, NOW)
+        counts.append((after["replicas"], after["readyReplicas"]))
 
     assert conditions(after)["Accepted"] == ("False", "Invalid")
-    assert after["readyReplicas"] == 1
+    assert counts == [(1, 1), (1, 0)]
+    assert after["endpoint"] == before["endpoint"]
     assert "spec.a: x; spec.b: y" in after["conditions"][0]["message"]
 
 
