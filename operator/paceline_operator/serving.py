@@ -50,7 +50,8 @@ def available(deployment: Object | None, pods: Sequence[Object]) -> Verdict:
         return Verdict("False", *stuck)
     if refused := _refused_pods(deployment):
         return refused
-    if words := last_words(pods):
+    # Evicted and rejected pods stay beside the one that took their place.
+    if words := last_words(pods[-1:]):
         return Verdict("False", "PodFailed", words)
     return Verdict("False", "Loading", "no pod has finished loading")
 

@@ -78,6 +78,10 @@ CRASHING = {
         ),
         (served_with(NONE_READY, [make_pod("a", **SCHEDULED, **REJECTED)]), {"Available": ("False", "PodFailed")}),
         (
+            served_with(NONE_READY, [make_pod("a", **SCHEDULED, **REJECTED), make_pod("b", **SCHEDULED)]),
+            {"Available": ("False", "Loading"), "Ready": ("False", "Loading")},
+        ),
+        (
             served_with(ONE_READY, [make_pod("a", **SCHEDULED, **REJECTED), make_pod("b", **SCHEDULED)]),
             {"Scheduled": ("True", "Scheduled"), "Ready": ("True", "Serving")},
         ),
