@@ -41,13 +41,13 @@ def plan(model: Model, desired: Desired, observed: Observed, inspection: Inspect
     if model.spec.paused:
         return Plan(details=("paused",))
     deletions, details = _deletions(desired, observed), []
-    look_again_s: float | None = None
+    waits_s = []
     for step in (inspection, caching):
         if step.failed_at is not None:
             job = _job_of(step, desired)
             wait_s = _wait_s(step.failed_at, now)
             details.append(f"{step.reason}: new attempt in {wait_s:.0f} s")
-            look_again_s = wait_s or None
+            waits_s.append(wait_s)
             deletions += [found for found in (observed.get(*job),) if found and not wait_s]
     steps = _open_steps(desired, inspection, caching)
     deletions += [found for child in steps if (found := observed.get(*_key(child))) and _is_outdated_job(child, found)]
@@ -58,7 +58,7 @@ def plan(model: Model, desired: Desired, observed: Observed, inspection: Inspect
     changes = [child for child in wanted if child not in replaced and needs_apply(child, observed.get(*_key(child)))]
     details += [f"apply {child['kind']}/{child['metadata']['name']}" for child in changes]
     details += [f"delete {found['kind']}/{found['metadata']['name']}" for found in deletions]
-    return Plan(tuple(changes), tuple(deletions), tuple(details), look_again_s)
+    return Plan(tuple(changes), tuple(deletions), tuple(details), min(filter(None, waits_s), default=None))
 
 
 def needs_apply(child: Object, found: Object | None) -> bool:

@@ -144,6 +144,15 @@ def test_failed_job_is_tried_anew_after_a_while():
     assert [found["kind"] for found in late.delete] == ["Job"]
 
 
+def test_the_earlier_of_two_failed_jobs_sets_the_next_look():
+    """A fetch that failed later must not put off the next inspection."""
+    model = make_model(**HUB_PAIR, cache={"size": "1Gi"})
+    verdict = Inspection("key", PENDING, "InspectionFailed", "", failed_at="2026-11-29T12:00:00Z")
+    fetch = Caching(False, "FetchFailed", "", failed_at="2026-11-29T12:01:00Z")
+
+    assert plan_for(model, NOTHING, verdict, fetch, now=NOW).look_again_s == RETRY_S
+
+
 def test_ours_is_what_has_our_label_or_our_owner():
     """Taking a label off is an edit like others; a namesake has neither."""
     observed = as_served(make_model())
