@@ -19,6 +19,7 @@ from paceline_operator.health import Health
 from paceline_operator.leadership import ensure_peering, is_leading
 from paceline_operator.metadata import Metadata
 from paceline_operator.metrics import Metrics
+from paceline_operator.names import KIND
 from paceline_operator.reconcile import Reconciler
 from paceline_operator.resync import Resync
 from paceline_operator.scrape import Scraper
@@ -76,8 +77,10 @@ class Operator:
     def seen(self, found: dict[str, Any], *, is_deleted: bool) -> None:
         """A watch delivered an object: remember it, and look at its model."""
         self.watchdog.heard(found)
+        is_status_only = found["kind"] == KIND and not is_deleted and self.store.is_status_only(found)
         key = self.store.drop(found) if is_deleted else self.store.put(found)
-        if key:
+        # A failure's text may differ each time (a port, an id): telling it must not end the wait for the next attempt.
+        if key and not (is_status_only and self.queue.num_failures(key)):
             self.queue.add(key)
 
     def _spawn(self, name: str, work: Coroutine[Any, Any, None]) -> None:

@@ -77,6 +77,12 @@ class Store:
         known = self._objects.get(key, {}).get(_place(found)) if key else None
         return not self._is_gone(found) and (known is None or version_of(found) > version_of(known))
 
+    def is_status_only(self, found: Object) -> bool:
+        """Whether nothing but its status differs from what is known of it."""
+        key = owner_key(found)
+        known = self._objects.get(key, {}).get(_place(found)) if key else None
+        return known is not None and _without_status(slim(found)) == _without_status(known)
+
     def model(self, key: Key) -> Object | None:
         return self._objects.get(key, {}).get((KIND, key.name))
 
@@ -115,6 +121,11 @@ def version_of(found: Object) -> int:
     """resourceVersion as a number: Kubernetes lets clients compare them since 1.35, and they were numbers before."""
     text = str(found["metadata"].get("resourceVersion", "0"))
     return int(text) if text.isdigit() else 0
+
+
+def _without_status(found: Object) -> Object:
+    metadata = {name: value for name, value in found["metadata"].items() if name != "resourceVersion"}
+    return {**found, "metadata": metadata, "status": None}
 
 
 def _is_older(found: Object, known: Object | None) -> bool:

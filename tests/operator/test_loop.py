@@ -138,6 +138,26 @@ async def test_a_refused_child_keeps_no_other_from_being_made(running):
     assert running.find("services", "demo") is None
 
 
+async def test_a_refusal_in_other_words_each_time_is_no_loop(running):
+    """Webhooks' failures name ports and ids: telling a new text is no reason to try again at once."""
+    (job,) = await running.until(lambda: running.names("jobs"), "an inspect Job")
+    await idle(running)
+    apply, attempts = running.operator.cluster.apply, []
+
+    async def refuse_jobs(document, kind, subresource=""):
+        if kind.kind == "Job":
+            attempts.append(job)
+            raise ApiError(403, f"read tcp 10.0.0.1:{len(attempts)}: connection reset")
+        return await apply(document, kind, subresource)
+
+    running.operator.cluster.apply = refuse_jobs
+    await running.call("DELETE", BY_NAME["Job"], job)
+    await running.until(lambda: running.condition("Progressing") == ("False", "ApplyFailed"), "the trouble is told")
+    await idle(running)
+
+    assert len(attempts) <= 2
+
+
 async def test_no_pod_is_made_while_its_network_policy_is_refused(running):
     """Else it would be open to everybody."""
     await running.call("PATCH", MODEL, "demo", {"metadata": {"generation": 2}, "spec": {"networkPolicy": {"enabled": True}}})
