@@ -153,7 +153,8 @@ async def test_a_refusal_in_other_words_each_time_is_no_loop(running):
     running.operator.cluster.apply = refuse_jobs
     await running.call("DELETE", BY_NAME["Job"], job)
     await running.until(lambda: running.condition("Progressing") == ("False", "ApplyFailed"), "the trouble is told")
-    await idle(running)
+    async with asyncio.timeout(10):
+        await idle(running)
 
     assert len(attempts) <= 2
 
