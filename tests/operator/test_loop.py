@@ -3,41 +3,16 @@
 import asyncio
 import contextlib
 from datetime import UTC, datetime
-from functools import partial
 
 import kopf
 import pytest
 from operator_builders import CLAIM
+from running_operator import SERVING, idle, reasons, served
 
 from paceline_operator import handlers, reconcile, watchdog
 from paceline_operator.errors import ApiError
 from paceline_operator.kinds import BY_NAME, MODEL
 from paceline_operator.reviews import sample_review
-
-SERVING = {"deployments", "services", "poddisruptionbudgets"}
-
-
-async def served(running):
-    """Through inspection to a Deployment."""
-    await running.give_verdict()
-    for kind in SERVING:
-        await running.until(lambda kind=kind: running.find(kind, "demo"), kind)
-    await running.until(lambda: running.condition("Compatible") == ("True", "Compatible"), "condition Compatible")
-
-
-def reasons(running):
-    """Of all Events."""
-    found = running.server.objects.items()
-    return {event.raw["reason"] for (resource, *_), event in found if resource.plural == "events"}
-
-
-async def idle(running):
-    """Wait until nothing is queued or written any more; the writes so far."""
-    before = -1
-    while before != len(running.server.writes) or len(running.operator.queue):
-        before = len(running.server.writes)
-        await asyncio.sleep(0.3)
-    return list(running.server.writes)
 
 
 async def test_a_model_goes_from_inspection_to_serving(running):
@@ -95,25 +70,6 @@ async def test_failures_of_the_api_server_are_waited_out(running, status):
     assert running.names("deployments") == ["demo"]
 
 
-@pytest.mark.parametrize("status", [403, 503])
-async def test_an_event_that_fails_loses_no_other(running, status):
-    """The status is written by then and says it no more: a failure is tried again, a refusal costs that Event only."""
-    await running.until(lambda: running.names("jobs"), "an inspect Job")
-    await idle(running)
-    create, failures = running.operator.cluster.create, [status]
-
-    async def fail_first(document, kind):
-        if failures:
-            raise ApiError(failures.pop(), "no events now")
-        return await create(document, kind)
-
-    running.operator.cluster.create = fail_first
-    await served(running)
-    await idle(running)
-
-    assert reasons(running) & {"Compatible", "Loading"} == ({"Loading"} if status == 403 else {"Compatible", "Loading"})
-
-
 async def test_a_refused_child_is_told_and_tried_again(running):
     """A quota's 403 is in the status, and the next attempt may pass."""
     (job,) = await running.until(lambda: running.names("jobs"), "an inspect Job")
@@ -136,27 +92,6 @@ async def test_a_refused_child_keeps_no_other_from_being_made(running):
 
     assert running.find("deployments", "demo")
     assert running.find("services", "demo") is None
-
-
-async def test_a_refusal_in_other_words_each_time_is_no_loop(running):
-    """Webhooks' failures name ports and ids: telling a new text is no reason to try again at once."""
-    (job,) = await running.until(lambda: running.names("jobs"), "an inspect Job")
-    await idle(running)
-    apply, attempts = running.operator.cluster.apply, []
-
-    async def refuse_jobs(document, kind, subresource=""):
-        if kind.kind == "Job":
-            attempts.append(job)
-            raise ApiError(403, f"read tcp 10.0.0.1:{len(attempts)}: connection reset")
-        return await apply(document, kind, subresource)
-
-    running.operator.cluster.apply = refuse_jobs
-    await running.call("DELETE", BY_NAME["Job"], job)
-    await running.until(lambda: running.condition("Progressing") == ("False", "ApplyFailed"), "the trouble is told")
-    async with asyncio.timeout(10):
-        await idle(running)
-
-    assert len(attempts) <= 2
 
 
 async def test_no_pod_is_made_while_its_network_policy_is_refused(running):
@@ -267,19 +202,6 @@ async def test_a_replica_that_is_outranked_does_nothing(emulated):
     assert not emulated.operator.is_leading
 
 
-async def test_nothing_is_kept_of_a_model_that_went_unseen(running):
-    """Its watch was closed meanwhile, and the list tells."""
-    await running.call("PATCH", MODEL, "demo", {"spec": {"speculation": {"algorithm": "ngram"}}})
-    await running.until(lambda: running.operator.reconciler._sampled_at, "a look at the pods' figures")
-    await idle(running)
-    running.operator.seen = lambda found, is_deleted: None
-    await running.call("DELETE", MODEL, "demo")
-    await running.operator._list_all(became_leader=False)
-
-    await running.until(lambda: not running.operator.reconciler._sampled_at, "nothing is kept")
-    assert not running.operator.queue._timers
-
-
 async def test_watches_that_close_are_opened_again(running):
     """What changes afterwards is still noticed."""
     await served(running)
@@ -342,71 +264,6 @@ async def test_a_kind_that_the_cluster_lacks_is_told(running):
 
     conditions = running.find("speculativemodels", "demo")["status"]["conditions"]
     assert "does not know PodMonitor" in next(one["message"] for one in conditions if one["type"] == "Progressing")
-
-
-async def monitored(running):
-    """A served model with a PodMonitor, on a cluster that knows the kind."""
-    running.server.declare()
-    await running.until(lambda: running.operator.is_synced.is_set(), "the first list")
-    await running.operator._list_all(became_leader=False)
-    await running.call("PATCH", MODEL, "demo", {"spec": {"metrics": {"podMonitor": {"enabled": True}}}})
-    await served(running)
-    await running.until(lambda: running.names("podmonitors"), "a PodMonitor")
-    await idle(running)
-
-
-async def test_an_unwatched_kind_is_no_silence(running, monkeypatch):
-    """Optional kinds are not watched, so nothing tells of an applied one: that is no reason to restart."""
-    monkeypatch.setattr(watchdog, "PATIENCE_S", -1.0)
-    await monitored(running)
-
-    assert running.operator.health.why_not_alive() == ""
-
-
-async def test_an_unwatched_child_is_deleted_once_and_made_again(running):
-    """No watch tells that it went: the next look must neither delete it again nor take it for present."""
-    await monitored(running)
-    await running.call("PATCH", MODEL, "demo", {"spec": {"metrics": None}})
-    await running.until(lambda: not running.names("podmonitors"), "no PodMonitor")
-    await running.call("PATCH", MODEL, "demo", {"metadata": {"labels": {"look": "again"}}})
-    writes = await idle(running)
-    await running.call("PATCH", MODEL, "demo", {"spec": {"metrics": {"podMonitor": {"enabled": True}}}})
-
-    await running.until(lambda: running.names("podmonitors"), "the PodMonitor again")
-    assert writes.count(("DELETE", "podmonitors")) == 1
-
-
-async def test_a_job_without_its_label_is_no_silence(running, monkeypatch):
-    """Somebody took the label off that the watch selects by: the Job is ours by its owner, and no event tells of it."""
-    monkeypatch.setattr(watchdog, "PATIENCE_S", -1.0)
-    (name,) = await running.until(lambda: running.names("jobs"), "an inspect Job")
-    await idle(running)
-    job = running.find("jobs", name)
-    del job["metadata"]["labels"]["app.kubernetes.io/managed-by"]
-    monkeypatch.setattr(running.operator.cluster, "get", partial(answer, job))
-    running.operator.seen(running.find("jobs", name), is_deleted=True)
-    await running.until(lambda: running.operator.store.observed(("ml", "demo")).get("Job", name), "the Job is found")
-    await idle(running)
-
-    assert running.operator.health.why_not_alive() == ""
-
-
-async def answer(found, *_):
-    return {**found, "metadata": {**found["metadata"], "resourceVersion": "1000"}}
-
-
-async def test_children_go_with_their_kind(running, monkeypatch):
-    """A kind that was uninstalled took its objects along: none is there to be deleted at every look."""
-    await monitored(running)
-
-    async def knows(kind):
-        return False
-
-    monkeypatch.setattr(running.operator.cluster, "knows", knows)
-    await running.operator._list_all(became_leader=False)
-    await running.until(lambda: running.condition("Progressing") == ("False", "ApplyFailed"), "the trouble is told")
-
-    assert ("DELETE", "podmonitors") not in await idle(running)
 
 
 async def test_an_invalid_resource_is_told_and_harms_no_other(running):
