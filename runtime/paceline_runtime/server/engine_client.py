@@ -15,6 +15,7 @@ import zmq.asyncio
 
 from paceline_runtime import messages
 from paceline_runtime.errors import EngineDiedError, UnavailableError
+from paceline_runtime.server.acceptance_log import AcceptanceLog
 
 Event = messages.Tokens | messages.Refused | messages.Failed
 
@@ -67,6 +68,7 @@ class EngineClient:
         self._socket = socket
         self._calls: dict[str, Call] = {}
         self._rebuilds: deque[asyncio.Future[messages.Rebuilt]] = deque()
+        self._acceptance = AcceptanceLog()
 
     @property
     def num_open(self) -> int:
@@ -152,6 +154,7 @@ class EngineClient:
                     answer.set_result(message)
             case messages.Stats():
                 self.stats = message
+                self._acceptance.observe(message)
             case messages.Loading():
                 self.progress = message
                 self._on_progress(message)
