@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="hf://org/name[@revision][/file.gguf], s3://bucket/prefix, https://host/file[#sha256=HEX],"
         " oci://registry/repository:tag; pvc:// and paths are there already",
     )
-    parser.add_argument("directory", type=Path, metavar="DIR", help="where the files go; made when it does not exist")
+    parser.add_argument("directory", type=_folder, metavar="DIR", help="where the files go; made when it does not exist")
     parser.add_argument("--revision", help="branch, tag or commit of an hf:// source (default: main)")
     parser.add_argument(
         "--include",
@@ -88,6 +88,12 @@ def parse_request(args: argparse.Namespace) -> Request:
         timeout_s=args.timeout_s,
         plain_http=args.plain_http,
     )
+
+
+def _folder(text: str) -> Path:
+    if not text:
+        raise argparse.ArgumentTypeError("is empty: name a folder, . for this one")
+    return Path(text)
 
 
 def _positive_int(text: str) -> int:

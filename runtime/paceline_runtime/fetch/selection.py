@@ -15,8 +15,12 @@ def select(names: Iterable[str], include: Sequence[str] = (), exclude: Sequence[
     """The names to fetch.
 
     Without ``include``: what the runtime reads, which is support files and either the safetensors weights or the one GGUF
-    model. ``include`` globs replace that choice; ``exclude`` globs are taken off either.
+    model. ``include`` globs replace that choice; ``exclude`` globs are taken off either. RequestError for an ``include`` that
+    the source has nothing for: what it was to bring would be missed when the model is loaded.
     """
+    names = set(names)
+    if idle := [pattern for pattern in include if not any(_matches(name, [pattern]) for name in names)]:
+        raise RequestError(f"--include {', '.join(idle)} matches no file of the source")
     candidates = {name for name in names if not _matches(name, exclude)}
     chosen = {name for name in candidates if _matches(name, include)} if include else _needed(candidates)
     if not chosen:

@@ -33,6 +33,14 @@ def _run(*argv: str) -> int:
     return run(parser.parse_args(argv))
 
 
+def test_no_folder_is_not_this_folder(capsys: pytest.CaptureFixture[str]) -> None:
+    """A variable that is not set would fill the current one with gigabytes."""
+    with pytest.raises(SystemExit):
+        _run("hf://org/model", "")
+
+    assert "argument DIR: is empty" in capsys.readouterr().err
+
+
 def test_sigterm_ends_a_waiting_fetch_at_once(tmp_path: Path) -> None:
     """A pod that is deleted while the hub says 429 does not sit out its grace period."""
     asked = threading.Event()

@@ -80,6 +80,12 @@ def test_selection_takes_what_the_runtime_reads() -> None:
     assert select(names, exclude=["a.*"]) == {"config.json", "tokenizer.model", "consolidated.safetensors"}
 
 
+def test_a_pattern_that_brings_nothing_is_refused() -> None:
+    """Beside one that does it would go unseen, until the model is loaded without the file."""
+    with pytest.raises(RequestError, match=r"--include tokenizer\.jsn matches no file"):
+        select({"m.gguf", "tokenizer.json"}, include=["*.gguf", "tokenizer.jsn"])
+
+
 def test_shards_of_one_gguf_are_one_model() -> None:
     """Two quantizations are a question for the user, two shards are not."""
     shards = {"m-00001-of-00002.gguf", "m-00002-of-00002.gguf"}
