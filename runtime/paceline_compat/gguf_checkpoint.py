@@ -5,6 +5,8 @@ Key names: the GGUF format page and the converters of llama.cpp. ``block_count``
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from .errors import MetadataError
 from .facts import FULL_ATTENTION, LINEAR_ATTENTION, GdnFacts, MoeFacts, RopeFacts, TargetFacts, main_dtype
 from .families import FAMILY_OF_GGUF_ARCHITECTURE, GGUF_KEYS, HYBRID_FAMILIES, MOE_FAMILIES
@@ -68,7 +70,7 @@ def read_gguf_target(source: Source) -> TargetFacts:
         raise MetadataError(source.name, what)
     head_dim = keys.size("attention.key_length", hidden_size // max(num_heads, 1))
     head = header.tensors.get("output.weight") or header.tensors.get("token_embd.weight")
-    vocab_size, (scaling, _) = _vocab_size(keys, head), read_scaling(header, keys.architecture)
+    vocab_size, (scaling, strange) = _vocab_size(keys, head), read_scaling(header, keys.architecture)
     return TargetFacts(
         name=source.name,
         format="gguf",
@@ -86,7 +88,7 @@ def read_gguf_target(source: Source) -> TargetFacts:
         max_positions=stretched_positions(keys.size("context_length"), scaling["rope_type"], scaling),
         tie_word_embeddings="output.weight" not in header.tensors,
         rms_norm_eps=keys.number("attention.layer_norm_rms_epsilon", 1e-6),
-        rope=_rope(keys, head_dim),
+        rope=_rope(keys, head_dim, scaling["rope_type"]),
         gdn=_gdn(keys) if keys.family in HYBRID_FAMILIES else None,
         moe=_moe(keys) if keys.family in MOE_FAMILIES else None,
         num_mtp_layers=num_mtp if any(".nextn." in name for name in header.tensors) else 0,
@@ -94,7 +96,7 @@ def read_gguf_target(source: Source) -> TargetFacts:
         quantization=_quantization(header.tensors),
         dtype=main_dtype(header.tensors),
         num_splits=header.split_count,
-        variants=_variants(keys, head_dim),
+        variants=_variants(keys, head_dim, strange),
         tensors=header.tensors,
     )
 
@@ -118,10 +120,9 @@ def _layer_types(keys: _Keys, num_layers: int) -> tuple[str, ...]:
     return tuple(LINEAR_ATTENTION if flag else FULL_ATTENTION for flag in flags)
 
 
-def _rope(keys: _Keys, head_dim: int) -> RopeFacts:
+def _rope(keys: _Keys, head_dim: int, scaling: str) -> RopeFacts:
     """GGUF names the scaling; llama 3's is not named but carried as a tensor of divisors."""
-    fields, _ = read_scaling(keys.header, keys.architecture)
-    kind = "llama3" if DIVISORS in keys.header.tensors else fields["rope_type"]
+    kind = "llama3" if DIVISORS in keys.header.tensors else scaling
     fraction = keys.size("rope.dimension_count", head_dim) / max(head_dim, 1)
     prefix = f"{keys.architecture}.rope."
     own = {k.removeprefix(prefix): v for k, v in keys.header.metadata.items() if k.startswith(prefix)}
@@ -149,14 +150,14 @@ def _moe(keys: _Keys) -> MoeFacts:
     )
 
 
-def _variants(keys: _Keys, head_dim: int) -> dict[str, object]:
+def _variants(keys: _Keys, head_dim: int, strange: Mapping[str, object]) -> dict[str, object]:
     """Of a served architecture: keys, experts and scalings that its loader does not know, values of another width than keys."""
     if keys.architecture not in GGUF_KEYS:
         return {}
     prefix, known = f"{keys.architecture}.", GGUF_KEYS[keys.architecture]
     own = {key.removeprefix(prefix): value for key, value in keys.header.metadata.items() if key.startswith(prefix)}
     variants: dict[str, object] = {f"{prefix}{key}": value for key, value in own.items() if key not in known}
-    variants |= read_scaling(keys.header, keys.architecture)[1]
+    variants |= strange
     divisors = keys.header.tensors.get(DIVISORS)
     if divisors is not None and divisors.shape != (head_dim // 2,):
         variants[DIVISORS] = list(divisors.shape)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline_compat.gguf_header import GgufArray, GgufHeader
-from paceline_runtime.text.tokenizer_files import optional_json, read_backend, read_tokenizer_config, token_text
+from paceline_runtime.text.tokenizer_files import optional_json, read_backend, read_tokenizer_config, stored_text
 
 if TYPE_CHECKING:
     import tokenizers
@@ -44,11 +44,11 @@ def folder_end_ids(path: Path, config: Mapping[str, Any], backend: tokenizers.To
 def _own_end(path: Path, backend: tokenizers.Tokenizer | None) -> int | None:
     """Id of the tokenizer's `eos_token`. The config mostly tells it, which saves reading the vocabulary."""
     config = read_tokenizer_config(path)
-    text, decoder, file = token_text(config.get("eos_token")), config.get("added_tokens_decoder"), path / "tokenizer.json"
+    text, decoder, file = stored_text(config.get("eos_token")), config.get("added_tokens_decoder"), path / "tokenizer.json"
     if text is None:
         return None
     told = decoder.items() if isinstance(decoder, Mapping) else ()
-    found = [int(token) for token, value in told if token.isdecimal() and token_text(value) == text]
+    found = [int(token) for token, value in told if token.isdecimal() and stored_text(value) == text]
     if backend is None and not found and file.is_file():
         backend = read_backend(file)
     return backend.token_to_id(text) if backend is not None else next(iter(found), None)

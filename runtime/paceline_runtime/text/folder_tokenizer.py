@@ -11,7 +11,7 @@ import tokenizers
 from paceline_compat.errors import MetadataError
 from paceline_runtime.text.end_tokens import folder_end_ids
 from paceline_runtime.text.tokenizer import Tokenizer
-from paceline_runtime.text.tokenizer_files import optional_json, read_backend, read_tokenizer_config, token_text
+from paceline_runtime.text.tokenizer_files import optional_json, read_backend, read_tokenizer_config, stored_text
 
 _LISTS = ("additional_special_tokens", "extra_special_tokens")
 _NAMED = ("extra_special_tokens", "model_specific_special_tokens")
@@ -24,7 +24,7 @@ def load_folder_tokenizer(path: Path) -> Tokenizer:
         raise MetadataError(str(path), "no such folder", "name a Hugging Face checkpoint folder or a .gguf file")
     backend = read_backend(path / "tokenizer.json")
     config, model_config = read_tokenizer_config(path), optional_json(path / "config.json")
-    special = {n: text for n, value in _named(config).items() if (text := token_text(value)) is not None}
+    special = {n: text for n, value in _named(config).items() if (text := stored_text(value)) is not None}
     _mark_added(backend, config)
     ends = [token for token in folder_end_ids(path, model_config, backend) if type(token) is int]
     return Tokenizer(backend, eos_ids=ends, special_tokens=special, chat_template=_chat_template(path, config))
@@ -41,7 +41,7 @@ def _mark_added(backend: tokenizers.Tokenizer, config: Mapping[str, Any]) -> Non
     marked = {token.content for token in backend.get_added_tokens_decoder().values()}
     listed = [value for name in _LISTS if isinstance(config.get(name), list) for value in config[name]]
     special = [value if isinstance(value, Mapping) else {"content": value} for value in [*_named(config).values(), *listed]]
-    _add(backend, [{**value, "special": True} for value in special if token_text(value) not in marked])
+    _add(backend, [{**value, "special": True} for value in special if stored_text(value) not in marked])
 
 
 def _named(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -54,7 +54,7 @@ def _named(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _add(backend: tokenizers.Tokenizer, values: Iterable[Mapping[str, Any]]) -> None:
     for value in values:
-        text = token_text(value)
+        text = stored_text(value)
         if text is not None and backend.token_to_id(text) is not None:
             flags = {name: value[name] for name in _FLAGS if type(value.get(name)) is bool}
             token = tokenizers.AddedToken(text, **flags)

@@ -43,7 +43,7 @@ def optional_json(path: Path) -> dict[str, Any]:
     return read_json(LocalSource(path)) if path.is_file() else {}
 
 
-def token_text(value: Any) -> str | None:
+def stored_text(value: Any) -> str | None:
     """A token is stored as its text, or as an object that has the text in `content`."""
     if isinstance(value, Mapping):
         value = value.get("content")
