@@ -10,7 +10,7 @@ from pathlib import Path
 from paceline_runtime.fetch.arguments import add_arguments, parse_request
 from paceline_runtime.fetch.command import fetch
 from paceline_runtime.fetch.errors import FetchError
-from paceline_runtime.fetch.progress import Progress
+from paceline_runtime.fetch.transfer.progress import Progress
 
 
 class NoWait(threading.Event):

@@ -14,7 +14,7 @@ from xml.sax.saxutils import escape
 
 import httpx
 
-from paceline_runtime.fetch.sigv4 import Credentials, authorization
+from paceline_runtime.fetch.sources.sigv4 import Credentials, authorization
 
 
 @dataclass(frozen=True)

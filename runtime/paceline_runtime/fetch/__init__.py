@@ -4,7 +4,7 @@ Run by the cache Job, by an init container, or by hand. Knows files and digests;
 which file names one needs, and no torch.
 """
 
-from .arguments import add_arguments
-from .command import run
+from paceline_runtime.fetch.arguments import add_arguments
+from paceline_runtime.fetch.command import run
 
 __all__ = ["add_arguments", "run"]

@@ -4,9 +4,9 @@ import argparse
 from dataclasses import dataclass
 from pathlib import Path
 
-from .errors import RequestError
-from .manifest import request_key
-from .uri import OciUri, Uri, parse_uri
+from paceline_runtime.fetch.errors import RequestError
+from paceline_runtime.fetch.transfer.manifest import request_key
+from paceline_runtime.fetch.uri import OciUri, Uri, parse_uri
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -14,7 +14,7 @@ from typing import Self
 
 import httpx
 
-from .errors import InterruptedFetch, RefusedError, RequestError, TransientError, UnavailableError
+from paceline_runtime.fetch.errors import InterruptedFetch, RefusedError, RequestError, TransientError, UnavailableError
 
 _TRANSIENT_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
 _MAX_BACKOFF_S = 60.0

@@ -16,20 +16,27 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TextIO
 
-from .arguments import Request, parse_request
-from .client import Client
-from .errors import EXIT_OK, FetchError, FolderError, InterruptedFetch, RefusedError, RequestError
-from .hub import list_hub
-from .listing import Listing
-from .manifest import BEING_REPLACED, FetchedFile, Manifest, being_replaced, read_manifest, write_manifest
-from .oci import list_oci
-from .partial import local_errors
-from .progress import Progress
-from .s3 import list_s3
-from .selection import select
-from .transfer import Transfer
-from .uri import HubUri, MountedUri, OciUri, S3Uri, WebUri, display
-from .web import list_web
+from paceline_runtime.fetch.arguments import Request, parse_request
+from paceline_runtime.fetch.client import Client
+from paceline_runtime.fetch.errors import EXIT_OK, FetchError, FolderError, InterruptedFetch, RefusedError, RequestError
+from paceline_runtime.fetch.listing import Listing
+from paceline_runtime.fetch.sources.hub import list_hub
+from paceline_runtime.fetch.sources.oci import list_oci
+from paceline_runtime.fetch.sources.s3 import list_s3
+from paceline_runtime.fetch.sources.selection import select
+from paceline_runtime.fetch.sources.web import list_web
+from paceline_runtime.fetch.transfer.manifest import (
+    BEING_REPLACED,
+    FetchedFile,
+    Manifest,
+    being_replaced,
+    read_manifest,
+    write_manifest,
+)
+from paceline_runtime.fetch.transfer.partial import local_errors
+from paceline_runtime.fetch.transfer.progress import Progress
+from paceline_runtime.fetch.transfer.transfer import Transfer
+from paceline_runtime.fetch.uri import HubUri, MountedUri, OciUri, S3Uri, WebUri, display
 
 _LOCK_NAME = ".paceline-fetch.lock"
 _LOCK_POLL_S = 0.5

@@ -2,7 +2,7 @@
 
 from pathlib import Path, PurePosixPath
 
-from .errors import IntegrityError
+from paceline_runtime.fetch.errors import IntegrityError
 
 PARTIAL_SUFFIX = ".partial"
 RESERVED_PREFIX = ".paceline-fetch"

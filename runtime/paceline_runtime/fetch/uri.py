@@ -4,8 +4,8 @@ import re
 import urllib.parse
 from dataclasses import dataclass, field
 
-from .errors import RequestError
-from .paths import safe_path
+from paceline_runtime.fetch.errors import RequestError
+from paceline_runtime.fetch.paths import safe_path
 
 _HUB = re.compile(r"(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<revision>(?:[\w.-]|%2F)+))?(?:/(?P<file>[\w.-]+\.gguf))?", re.ASCII)
 _OCI = re.compile(

@@ -15,10 +15,10 @@ from fetch_runner import fetch_now, files_in
 from fetch_servers import Answer, HubSite, RegistrySite, S3Site, Site, serve
 
 from paceline_runtime.fetch.client import Attempts
-from paceline_runtime.fetch.download import Download
 from paceline_runtime.fetch.errors import RefusedError
 from paceline_runtime.fetch.listing import RemoteFile
-from paceline_runtime.fetch.manifest import BEING_REPLACED, read_manifest
+from paceline_runtime.fetch.transfer.download import Download
+from paceline_runtime.fetch.transfer.manifest import BEING_REPLACED, read_manifest
 
 MODEL = {"config.json": b"{}", "model.safetensors": b"weights"}
 

@@ -14,7 +14,7 @@ import trustme
 from fetch_runner import fetch_now, files_in
 from fetch_servers import HubSite, RegistrySite, S3Site, Site, serve
 
-from paceline_runtime.fetch.sigv4 import Credentials
+from paceline_runtime.fetch.sources.sigv4 import Credentials
 
 CONFIG, WEIGHTS = b'{"model_type": "qwen3"}', bytes(range(256)) * 4096
 MODEL = {

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline_runtime.fetch.client import retry_after_s
-from paceline_runtime.fetch.environment import address, credential
 from paceline_runtime.fetch.errors import IntegrityError, RefusedError, RequestError
-from paceline_runtime.fetch.manifest import FetchedFile, Manifest, read_manifest, request_key, write_manifest
 from paceline_runtime.fetch.paths import safe_path
-from paceline_runtime.fetch.selection import select
-from paceline_runtime.fetch.sigv4 import Credentials, SigV4Auth
+from paceline_runtime.fetch.sources.environment import address, credential
+from paceline_runtime.fetch.sources.selection import select
+from paceline_runtime.fetch.sources.sigv4 import Credentials, SigV4Auth
+from paceline_runtime.fetch.transfer.manifest import FetchedFile, Manifest, read_manifest, request_key, write_manifest
 from paceline_runtime.fetch.uri import HubUri, MountedUri, OciUri, S3Uri, WebUri, display, parse_uri
 
 DIGEST = "ab" * 32

@@ -10,10 +10,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from .errors import IntegrityError
-from .listing import Listing
-from .partial import local_errors
-from .paths import safe_path
+from paceline_runtime.fetch.errors import IntegrityError
+from paceline_runtime.fetch.listing import Listing
+from paceline_runtime.fetch.paths import safe_path
+from paceline_runtime.fetch.transfer.partial import local_errors
 
 MANIFEST_NAME = ".paceline-fetch.json"
 BEING_REPLACED = ""

@@ -4,7 +4,7 @@ import fnmatch
 import re
 from collections.abc import Iterable, Sequence
 
-from .errors import RefusedError, RequestError
+from paceline_runtime.fetch.errors import RefusedError, RequestError
 
 # Configuration, tokenizers in all their forms, chat templates. Weights are chosen below.
 _SUPPORT = ("*.json", "*.jinja", "*.model", "*.tiktoken", "merges.txt", "vocab.txt", "additional_chat_templates/*.jinja")

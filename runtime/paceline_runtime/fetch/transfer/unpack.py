@@ -8,9 +8,9 @@ import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from .errors import FolderError, IntegrityError, InterruptedFetch
-from .partial import local_errors
-from .paths import inside, safe_path
+from paceline_runtime.fetch.errors import FolderError, IntegrityError, InterruptedFetch
+from paceline_runtime.fetch.paths import inside, safe_path
+from paceline_runtime.fetch.transfer.partial import local_errors
 
 _CHUNK_BYTES = 1 << 20
 _RESERVE_BYTES = 64 << 20

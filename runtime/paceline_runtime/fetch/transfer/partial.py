@@ -7,8 +7,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
-from .errors import FolderError
-from .listing import Digest
+from paceline_runtime.fetch.errors import FolderError
+from paceline_runtime.fetch.listing import Digest
 
 _CHUNK_BYTES = 1 << 20
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import httpx
 
-from .errors import RequestError
+from paceline_runtime.fetch.errors import RequestError
 
 
 def address(environment: Mapping[str, str], variable: str, scheme: str) -> str:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import httpx
 
-from .client import Client, place
-from .errors import IntegrityError, InterruptedFetch, RefusedError, TransientError
-from .listing import RemoteFile
-from .partial import PartialFile
+from paceline_runtime.fetch.client import Client, place
+from paceline_runtime.fetch.errors import IntegrityError, InterruptedFetch, RefusedError, TransientError
+from paceline_runtime.fetch.listing import RemoteFile
+from paceline_runtime.fetch.transfer.partial import PartialFile
 
 
 class Download:

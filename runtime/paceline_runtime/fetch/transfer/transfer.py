@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
 
-from .client import Client
-from .download import Download
-from .errors import FolderError, IntegrityError
-from .listing import Listing, RemoteFile
-from .manifest import FetchedFile
-from .partial import local_errors
-from .paths import PARTIAL_SUFFIX, inside
-from .progress import Progress
-from .unpack import unpack
+from paceline_runtime.fetch.client import Client
+from paceline_runtime.fetch.errors import FolderError, IntegrityError
+from paceline_runtime.fetch.listing import Listing, RemoteFile
+from paceline_runtime.fetch.paths import PARTIAL_SUFFIX, inside
+from paceline_runtime.fetch.transfer.download import Download
+from paceline_runtime.fetch.transfer.manifest import FetchedFile
+from paceline_runtime.fetch.transfer.partial import local_errors
+from paceline_runtime.fetch.transfer.progress import Progress
+from paceline_runtime.fetch.transfer.unpack import unpack
 
 _RESERVE_BYTES = 64 << 20
 _MIB = 1 << 20

@@ -1,9 +1,9 @@
 """One file from a web server, verified by the digest in the URI's fragment, else by size and ETag. No credentials are sent."""
 
-from .client import Client
-from .errors import RefusedError, TransientError
-from .listing import Digest, Listing, RemoteFile
-from .uri import WebUri
+from paceline_runtime.fetch.client import Client
+from paceline_runtime.fetch.errors import RefusedError, TransientError
+from paceline_runtime.fetch.listing import Digest, Listing, RemoteFile
+from paceline_runtime.fetch.uri import WebUri
 
 
 def list_web(uri: WebUri, client: Client) -> Listing:

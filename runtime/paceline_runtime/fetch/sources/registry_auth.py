@@ -8,8 +8,8 @@ from pathlib import Path
 
 import httpx
 
-from .client import check_not_busy
-from .errors import RefusedError, RequestError
+from paceline_runtime.fetch.client import check_not_busy
+from paceline_runtime.fetch.errors import RefusedError, RequestError
 
 _SCHEME = re.compile(r"(?:^|,)\s*(bearer|basic)(?=[\s,]|$)", re.IGNORECASE)
 _PARAMETER = re.compile(r'(\w+)=(?:"([^"]*)"|([^\s",]+))')

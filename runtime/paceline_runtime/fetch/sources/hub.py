@@ -12,13 +12,13 @@ from typing import Any
 
 import httpx
 
-from .client import Client, place
-from .environment import address, credential
-from .errors import RefusedError
-from .listing import Digest, Listing, RemoteFile
-from .paths import is_ours, safe_path
-from .selection import gguf_model
-from .uri import HubUri
+from paceline_runtime.fetch.client import Client, place
+from paceline_runtime.fetch.errors import RefusedError
+from paceline_runtime.fetch.listing import Digest, Listing, RemoteFile
+from paceline_runtime.fetch.paths import is_ours, safe_path
+from paceline_runtime.fetch.sources.environment import address, credential
+from paceline_runtime.fetch.sources.selection import gguf_model
+from paceline_runtime.fetch.uri import HubUri
 
 
 @dataclass(frozen=True)
