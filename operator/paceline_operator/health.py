@@ -6,18 +6,30 @@ refuses every resource while kopf has not found its kind.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+from typing import Protocol
 
 import aiohttp
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from paceline_operator.config import OperatorConfig
+from paceline_operator.metrics import Metrics
 from paceline_operator.reviews import WEBHOOK_ID, sample_review
-
-if TYPE_CHECKING:
-    from paceline_operator.loop import Operator
+from paceline_operator.watchdog import Watchdog
 
 TIMEOUT = aiohttp.ClientTimeout(total=2.0)
+
+
+class Operator(Protocol):
+    """What health looks at of the running operator."""
+
+    config: OperatorConfig
+    metrics: Metrics
+    watchdog: Watchdog
+    tasks: list[asyncio.Task[None]]
+    is_leading: bool
+    is_synced: asyncio.Event
 
 
 class Health:

@@ -5,7 +5,7 @@ Importing this package imports no torch: the operator's tools, the server proces
 
 from typing import TYPE_CHECKING, Any
 
-from paceline_runtime.sampling import SamplingParams
+from paceline_runtime.params import SamplingParams
 
 if TYPE_CHECKING:
     from paceline_runtime.llm import LLM

@@ -17,10 +17,11 @@ import torch
 from paceline_runtime.config import EngineConfig
 from paceline_runtime.engine.build import build_engine
 from paceline_runtime.messages import FinishReason, Rebuild, Submit, TokenLogprobs, Tokens
-from paceline_runtime.sampling import SamplingParams
+from paceline_runtime.params import SamplingParams
 from paceline_runtime.text.detokenizer import Decode
+from paceline_runtime.text.load import load_tokenizer
 from paceline_runtime.text.stream import TextStream
-from paceline_runtime.text.tokenizer import Tokenizer, load_tokenizer
+from paceline_runtime.text.tokenizer import Tokenizer
 
 Prompt = str | Sequence[int]
 

@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from paceline_runtime.sampling import SamplingParams
+from paceline_runtime.params import SamplingParams
 
 FinishReason = Literal["stop", "length", "abort"]
 

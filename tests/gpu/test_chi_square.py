@@ -5,10 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from paceline_runtime.engine.sampling import distribution, row_params
-from paceline_runtime.sampling import SamplingParams
+from paceline_runtime.engine.row_params import row_params
+from paceline_runtime.params import SamplingParams
+from paceline_runtime.sampling.accept import accept_drafts
+from paceline_runtime.sampling.distribution import distribution
 from paceline_runtime.speculative.base import Proposal
-from paceline_runtime.speculative.verify import accept_drafts
 
 VOCAB, CANDIDATES, NUM_STEPS = 48, 16, 3
 KINDS = ("trusted", "nan", "wrong total", "greedy")

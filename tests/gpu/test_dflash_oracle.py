@@ -12,7 +12,7 @@ from law_engine import make_engine, run
 from paceline_compat.checkpoint import draft_facts
 from paceline_compat.draft_tensors import expected_shapes
 from paceline_runtime.loaders import load_target
-from paceline_runtime.sampling import SamplingParams
+from paceline_runtime.params import SamplingParams
 from paceline_runtime.speculative.dflash.config import DraftConfig
 from paceline_runtime.speculative.dflash.draft import Draft
 from paceline_runtime.speculative.dflash.ops import ops_for

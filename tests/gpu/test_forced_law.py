@@ -6,7 +6,7 @@ from forced_text import ExpertReplay, TextProposer, Texts, recording
 from gpu_scale import FAMILIES, load_predictable, relative_rms
 from law_engine import make_engine, run
 
-from paceline_runtime.sampling import SamplingParams
+from paceline_runtime.params import SamplingParams
 
 BOUND = 2e-2
 """Relative RMS of logits: two bfloat16 roundings per value and layer, summed over the layers."""

@@ -6,7 +6,7 @@ from gpu_scale import random_dflash, save_predictable
 from law_engine import MAX_MODEL_LEN, make_engine, run
 
 from paceline_runtime.loaders import load_target
-from paceline_runtime.sampling import SamplingParams
+from paceline_runtime.params import SamplingParams
 from paceline_runtime.speculative.dflash.taps import TapSum
 
 NUM_STEPS, NEW_TOKENS = 7, 24

@@ -11,7 +11,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from paceline_runtime.loaders import load_target
 from paceline_runtime.messages import Submit
-from paceline_runtime.sampling import SamplingParams
+from paceline_runtime.params import SamplingParams
 from paceline_runtime.speculative.mtp.load import load_mtp
 from paceline_runtime.speculative.ngram import NgramProposer
 

@@ -12,7 +12,7 @@ from paceline_compat import read_target
 from paceline_compat.errors import MetadataError
 from paceline_runtime.loaders import load_target
 from paceline_runtime.loaders.dequantize import UNPACKERS, dequantize
-from paceline_runtime.text.tokenizer import load_tokenizer
+from paceline_runtime.text.load import load_tokenizer
 
 IDS = [(5 * i * i + i) % 250 + 2 for i in range(70)]
 

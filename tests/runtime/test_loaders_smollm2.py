@@ -6,7 +6,7 @@ from smollm2 import smollm2_path
 from tiny_models import TinyCache, tiny_prefill, tiny_verify
 
 from paceline_runtime.loaders import load_target, open_checkpoint
-from paceline_runtime.text.tokenizer import load_tokenizer
+from paceline_runtime.text.load import load_tokenizer
 
 NUM_TOKENS = 64
 

@@ -13,7 +13,7 @@ from tokenizers import decoders, models, pre_tokenizers
 
 from paceline_compat.errors import MetadataError
 from paceline_runtime.text.chat_template import ChatTemplate, ChatTemplateError
-from paceline_runtime.text.tokenizer import load_tokenizer
+from paceline_runtime.text.load import load_tokenizer
 
 TEXTS = [
     "",

@@ -18,8 +18,8 @@ from paceline_runtime.batch import ForwardBatch
 from paceline_runtime.engine.core import Engine
 from paceline_runtime.engine.executor import Executor
 from paceline_runtime.layers.moe import MixtureOfExperts
+from paceline_runtime.sampling.accept import Accepted
 from paceline_runtime.speculative.base import DraftInputs, Proposal
-from paceline_runtime.speculative.verify import Verdict
 
 _PATTERN = 98
 """A purpose of its own: how many drafts of a block are right depends on text and position alone."""
@@ -85,7 +85,7 @@ class RecordingExecutor(Executor):
         if self.texts is not None:
             width = adjusted.shape[1]
             right = torch.minimum(self.texts.right(first, lengths), num_drafts)
-            verdict = Verdict(self.texts.after(first, lengths, width), right + 1)
+            verdict = Accepted(self.texts.after(first, lengths, width), right + 1)
         self._record(adjusted, first, lengths, verdict.num_tokens)
         return verdict, adjusted
 

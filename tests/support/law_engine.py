@@ -14,7 +14,7 @@ from paceline_runtime.engine.build import assemble
 from paceline_runtime.engine.core import Engine
 from paceline_runtime.messages import Submit, Tokens
 from paceline_runtime.models.base import TargetMemory, TargetModel
-from paceline_runtime.sampling import SamplingParams
+from paceline_runtime.params import SamplingParams
 from paceline_runtime.scheduler.request import StepPlan
 from paceline_runtime.speculative.base import Proposer
 

@@ -6,7 +6,9 @@ import torch
 
 from paceline_kernels.counter_random import PROPOSAL, uniform
 from paceline_runtime.batch import ForwardBatch
-from paceline_runtime.speculative.base import DraftInputs, FeatureSink, PlaneSpec, Proposal
+from paceline_runtime.cache.pages import PlaneSpec
+from paceline_runtime.models.base import FeatureSink
+from paceline_runtime.speculative.base import DraftInputs, Proposal
 
 _PATTERN = 99
 """A purpose of its own for the acceptance pattern: the same for a text in every run."""

@@ -10,7 +10,7 @@ import torch
 from paceline_compat.memory import PAGE_TOKENS
 from paceline_runtime.batch import ForwardBatch
 from paceline_runtime.engine.core import Engine
-from paceline_runtime.speculative.base import FeatureSink
+from paceline_runtime.models.base import FeatureSink
 from paceline_runtime.speculative.dflash.proposer import DFlashProposer
 
 

@@ -14,10 +14,10 @@ import torch
 from paceline_runtime.bench.shapes import Shape
 from paceline_runtime.engine.executor import Executor
 from paceline_runtime.engine.results import Handle
-from paceline_runtime.engine.sampling import RowParams
+from paceline_runtime.sampling.accept import Accepted
+from paceline_runtime.sampling.row_params import RowParams
 from paceline_runtime.scheduler.request import StepPlan
 from paceline_runtime.speculative.base import Proposal
-from paceline_runtime.speculative.verify import Verdict
 
 CONDITIONAL_RATE = 0.85
 """Chance of a draft whose predecessors were accepted, where nothing is published: DFlash 2's card has 0.88 to 0.86."""
@@ -60,12 +60,12 @@ class SyntheticAcceptance(Executor):
         rows: torch.Tensor,
         lengths: torch.Tensor,
         params: RowParams,
-    ) -> tuple[Verdict, torch.Tensor]:
+    ) -> tuple[Accepted, torch.Tensor]:
         verdict, adjusted = super()._accept(logits, proposal, num_drafts, rows, lengths, params)
         if not proposal.tokens.shape[1]:
             return verdict, adjusted
         accepted = torch.full_like(num_drafts, self._next_accepted())
-        return Verdict(torch.cat([proposal.tokens, verdict.run[:, -1:]], dim=1), accepted + 1), adjusted
+        return Accepted(torch.cat([proposal.tokens, verdict.run[:, -1:]], dim=1), accepted + 1), adjusted
 
     def _next_accepted(self) -> int:
         before, self._num_verifies = self._num_verifies, self._num_verifies + 1

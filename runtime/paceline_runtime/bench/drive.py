@@ -20,7 +20,7 @@ from paceline_runtime.engine.build import assemble
 from paceline_runtime.engine.core import Engine
 from paceline_runtime.errors import ConfigError
 from paceline_runtime.messages import Submit
-from paceline_runtime.sampling import SamplingParams
+from paceline_runtime.params import SamplingParams
 from paceline_runtime.speculative.base import Proposer
 
 WARM_UP_STEPS = 4

@@ -21,7 +21,7 @@ from paceline_runtime.bench.serving_memory import ServingMemory, measure_serving
 from paceline_runtime.errors import ConfigError
 from paceline_runtime.llm import LLM
 from paceline_runtime.loaders import open_checkpoint
-from paceline_runtime.sampling import SamplingParams
+from paceline_runtime.params import SamplingParams
 
 Generate = Callable[[list[int], int], list[int]]
 """Prompt ids and a number of tokens -> that many greedy ids."""

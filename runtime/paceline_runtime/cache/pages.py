@@ -7,11 +7,25 @@ Memory is zeroed once: a masked key weighs 0, and 0 times an uninitialised NaN w
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 
 from paceline_compat.memory import PAGE_TOKENS
-from paceline_runtime.speculative.base import PlaneSpec
+
+
+@dataclass(frozen=True)
+class PlaneSpec:
+    """A plane kept in the pages beside K/V: `shape` and `dtype` of one token's entry, or of one page's."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    per_page: bool = False
+
+    def page_shape(self, page_size: int) -> tuple[int, ...]:
+        """Shape of what one page of `page_size` tokens holds."""
+        return self.shape if self.per_page else (page_size, *self.shape)
 
 
 class PageStore:

@@ -13,15 +13,16 @@ import torch
 
 from paceline_compat.memory import PAGE_TOKENS
 from paceline_runtime.batch import Chunk, ForwardBatch, StateBatch
-from paceline_runtime.engine.judge import judge
 from paceline_runtime.engine.results import Handle, Results, results_of
+from paceline_runtime.engine.row_params import row_params
 from paceline_runtime.engine.rows import Rows
-from paceline_runtime.engine.sampling import RowParams, row_params
 from paceline_runtime.engine.transfer import Uploads, upload
 from paceline_runtime.models.base import TargetMemory, TargetModel
+from paceline_runtime.sampling.accept import Accepted
+from paceline_runtime.sampling.judge import judge
+from paceline_runtime.sampling.row_params import RowParams
 from paceline_runtime.scheduler.request import DecodeRow, Flush, PrefillRow, Request, Start, StepPlan, StepResult
 from paceline_runtime.speculative.base import DraftInputs, Proposal, Proposer
-from paceline_runtime.speculative.verify import Verdict
 
 
 class Executor:
@@ -143,7 +144,7 @@ class Executor:
         rows: torch.Tensor,
         lengths: torch.Tensor,
         params: RowParams,
-    ) -> tuple[Verdict, torch.Tensor]:
+    ) -> tuple[Accepted, torch.Tensor]:
         """The verdict on each request, and its logits [B, W, V] with penalties and bias."""
         return judge(logits, proposal, num_drafts, self.rows.history, rows, lengths, params), logits
 

@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from paceline_runtime.config import EngineConfig
 from paceline_runtime.engine.build import build_engine
 from paceline_runtime.engine.core import Engine
-from paceline_runtime.text.tokenizer import Tokenizer, load_tokenizer
+from paceline_runtime.text.load import load_tokenizer
+from paceline_runtime.text.tokenizer import Tokenizer
 
 
 def build_with_tokenizer(config: EngineConfig, on_progress: Callable[[str, float], None]) -> Engine:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 
 from paceline_runtime.engine.transfer import HostCopy
+from paceline_runtime.sampling.accept import Accepted
 from paceline_runtime.scheduler.request import RowResult, StepPlan, StepResult
-from paceline_runtime.speculative.verify import Verdict
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Handle:
         return StepResult(decode, prefill)
 
 
-def results_of(logits: torch.Tensor, verdict: Verdict, num_drafts: torch.Tensor, num_logprobs: int | None) -> Results:
+def results_of(logits: torch.Tensor, verdict: Accepted, num_drafts: torch.Tensor, num_logprobs: int | None) -> Results:
     """Start the copies of a verify's results; log probabilities of logits [B, W, V] only when `num_logprobs` asks for them."""
     logprobs = None
     if num_logprobs is not None:

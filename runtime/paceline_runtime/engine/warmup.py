@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from paceline_runtime.engine.core import Engine
 from paceline_runtime.messages import Submit
-from paceline_runtime.sampling import SamplingParams
+from paceline_runtime.params import SamplingParams
 
 _REQUEST_ID = "warm-up"
 

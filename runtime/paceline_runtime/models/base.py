@@ -13,7 +13,6 @@ import torch
 from paceline_runtime.batch import ForwardBatch
 from paceline_runtime.cache.pages import PageStore
 from paceline_runtime.cache.state import StatePool
-from paceline_runtime.speculative.base import FeatureSink
 
 
 @dataclass(frozen=True)
@@ -45,6 +44,18 @@ class TargetMemory:
 
     pages: PageStore
     states: StatePool | None = None
+
+
+class FeatureSink(Protocol):
+    """Receives the outputs of tapped layers during one target forward, residual added."""
+
+    def wants(self, layer: int) -> bool:
+        """Whether `layer_output` is to be called after this layer."""
+        ...
+
+    def layer_output(self, layer: int, hidden: torch.Tensor) -> None:
+        """Take the output [N, H] of one layer; called once per tapped layer, in order."""
+        ...
 
 
 class TargetModel(Protocol):

@@ -21,9 +21,8 @@ from paceline_runtime.layers.norm import RmsNorm
 from paceline_runtime.layers.parameters import Parameters
 from paceline_runtime.layers.rotary import Rope, Rotary, read_rope
 from paceline_runtime.layers.weights import DENSE, Weight
-from paceline_runtime.models.base import ModelShape, TargetMemory
+from paceline_runtime.models.base import FeatureSink, ModelShape, TargetMemory
 from paceline_runtime.models.config import NORM_EPS, ConfigReader
-from paceline_runtime.speculative.base import FeatureSink
 
 
 @dataclass(frozen=True)

@@ -24,9 +24,8 @@ from paceline_runtime.layers.offset_norm import offset_norm
 from paceline_runtime.layers.parameters import Parameters
 from paceline_runtime.layers.rotary import Rotary
 from paceline_runtime.layers.weights import DENSE, Weight
-from paceline_runtime.models.base import ModelShape, TargetMemory
+from paceline_runtime.models.base import FeatureSink, ModelShape, TargetMemory
 from paceline_runtime.models.hybrid_config import FULL, HybridConfig
-from paceline_runtime.speculative.base import FeatureSink
 
 Mlp = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """Rows [N, H] and which of them are active bool [N], to rows [N, H]."""

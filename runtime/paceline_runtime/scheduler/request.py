@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from paceline_runtime.messages import Submit
-from paceline_runtime.sampling import SamplingParams
+from paceline_runtime.params import SamplingParams
 from paceline_runtime.scheduler.prefix import Node
 from paceline_runtime.text.stream import TextStream
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from paceline_runtime import messages
 from paceline_runtime.errors import Problem, RequestError
-from paceline_runtime.sampling import SamplingParams
+from paceline_runtime.params import SamplingParams
 from paceline_runtime.server.bodies import MAX_CHOICES, ChatBody, CompletionBody
 from paceline_runtime.server.parsing import sampling_params
 from paceline_runtime.text.chat import Tokenizer, Turn, chat_prompt

@@ -149,7 +149,7 @@ async def serve(
 
 def _load_tokenizer(path: str) -> Tokenizer:
     """Imported late: the port is to be open before a tokenizer library is."""
-    from paceline_runtime.text.tokenizer import load_tokenizer
+    from paceline_runtime.text.load import load_tokenizer
 
     return load_tokenizer(path)
 

@@ -12,7 +12,7 @@ import pydantic
 import pydantic_core
 
 from paceline_runtime.errors import Problem, RequestError
-from paceline_runtime.sampling import SamplingParams
+from paceline_runtime.params import SamplingParams
 from paceline_runtime.server.bodies import (
     NEUTRAL,
     NEUTRAL_MESSAGE,

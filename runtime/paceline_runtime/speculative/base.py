@@ -14,20 +14,8 @@ from typing import Protocol
 import torch
 
 from paceline_runtime.batch import ForwardBatch
-
-
-@dataclass(frozen=True)
-class PlaneSpec:
-    """A plane that a proposer keeps in the pages beside K/V: `shape` and `dtype` of one token's entry, or of one page's."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    per_page: bool = False
-
-    def page_shape(self, page_size: int) -> tuple[int, ...]:
-        """Shape of what one page of `page_size` tokens holds."""
-        return self.shape if self.per_page else (page_size, *self.shape)
+from paceline_runtime.cache.pages import PlaneSpec
+from paceline_runtime.models.base import FeatureSink
 
 
 @dataclass(frozen=True)
@@ -80,18 +68,6 @@ class DraftInputs:
     page_table: torch.Tensor
     temperature: torch.Tensor
     seeds: torch.Tensor
-
-
-class FeatureSink(Protocol):
-    """Receives the outputs of tapped layers during one target forward, residual added."""
-
-    def wants(self, layer: int) -> bool:
-        """Whether `layer_output` is to be called after this layer."""
-        ...
-
-    def layer_output(self, layer: int, hidden: torch.Tensor) -> None:
-        """Take the output [N, H] of one layer; called once per tapped layer, in order."""
-        ...
 
 
 class Proposer(Protocol):

@@ -9,7 +9,9 @@ from __future__ import annotations
 import torch
 
 from paceline_runtime.batch import ForwardBatch
-from paceline_runtime.speculative.base import DraftInputs, FeatureSink, PlaneSpec, Proposal
+from paceline_runtime.cache.pages import PlaneSpec
+from paceline_runtime.models.base import FeatureSink
+from paceline_runtime.speculative.base import DraftInputs, Proposal
 
 
 class NgramProposer:

@@ -1,4 +1,4 @@
-"""Text to token ids and back, and chat messages to a prompt. Used by the server and by offline generation.
+"""Text to token ids and back, and chat messages to a prompt. Used by the server and by offline generation; made by `load`.
 
 Built on the `tokenizers` library, from a Hugging Face folder or a GGUF's metadata; transformers is not imported, which
 saves a second and its memory. It refuses to know what a request is.
@@ -7,12 +7,10 @@ saves a second and its memory. It refuses to know what a request is.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import tokenizers
 
-from paceline_compat import sole_gguf
 from paceline_runtime.text.chat_template import ChatTemplate, ChatTemplateError
 
 
@@ -69,15 +67,3 @@ class Tokenizer:
         if self._chat_template is None:
             raise ChatTemplateError("the model has no chat template, use the completions endpoint")
         return self._chat_template.render(messages, add_generation_prompt=add_generation_prompt, tools=tools, **variables)
-
-
-def load_tokenizer(path: str | Path) -> Tokenizer:
-    """The tokenizer of a Hugging Face folder or a .gguf file. Raises MetadataError naming what is missing or not read."""
-    path = sole_gguf(Path(path))
-    if path.suffix == ".gguf":
-        from paceline_runtime.text.gguf_tokenizer import load_gguf_tokenizer
-
-        return load_gguf_tokenizer(path)
-    from paceline_runtime.text.folder_tokenizer import load_folder_tokenizer
-
-    return load_folder_tokenizer(path)

@@ -13,7 +13,7 @@ from tiny_models import save_tiny
 
 from paceline_runtime.loaders import load_target
 from paceline_runtime.models.base import TargetModel
-from paceline_runtime.sampling import SamplingParams
+from paceline_runtime.params import SamplingParams
 from paceline_runtime.speculative.dflash.load import load_proposer
 from paceline_runtime.speculative.dflash.proposer import DFlashProposer
 

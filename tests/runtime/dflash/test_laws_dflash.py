@@ -20,7 +20,7 @@ from no_reads import watch_launches
 from paceline_runtime.cache.pages import PageStore
 from paceline_runtime.engine.core import Engine
 from paceline_runtime.messages import Rebuild
-from paceline_runtime.sampling import SamplingParams
+from paceline_runtime.params import SamplingParams
 from paceline_runtime.speculative.base import DraftInputs, Proposal
 
 MAX_TOKENS = 60

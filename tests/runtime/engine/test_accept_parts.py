@@ -7,9 +7,9 @@ from torch.profiler import ProfilerActivity, profile
 from paceline_compat.memory import VERIFY_ROWS_AT_ONCE, logits_bytes
 from paceline_runtime.engine.executor import Executor
 from paceline_runtime.engine.results import results_of
+from paceline_runtime.engine.row_params import row_params
 from paceline_runtime.engine.rows import Rows
-from paceline_runtime.engine.sampling import row_params
-from paceline_runtime.sampling import SamplingParams
+from paceline_runtime.params import SamplingParams
 from paceline_runtime.speculative.base import Proposal
 
 CPU = torch.device("cpu")

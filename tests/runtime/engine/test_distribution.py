@@ -8,7 +8,7 @@ from law_engine import last_logits, make_engine, run
 from scripted_proposers import FixedProposer
 
 from paceline_kernels.counter_random import ACCEPT, PROPOSAL
-from paceline_runtime.sampling import SamplingParams
+from paceline_runtime.params import SamplingParams
 
 VOCAB = 8
 PROMPT = [3, 1, 4, 1, 5]

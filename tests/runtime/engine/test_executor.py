@@ -6,7 +6,7 @@ from law_engine import make_engine, plain_tokens, run
 from no_reads import watch_launches
 
 from paceline_runtime.messages import Submit
-from paceline_runtime.sampling import SamplingParams
+from paceline_runtime.params import SamplingParams
 from paceline_runtime.speculative.ngram import NgramProposer
 
 VOCAB_SIZE = 64

@@ -5,7 +5,7 @@ from law_engine import Answer, make_engine, plain_tokens, run
 from scripted_proposers import KnowingProposer
 
 from paceline_runtime.messages import Submit
-from paceline_runtime.sampling import LARGEST_LOGIT_BIAS, SamplingParams
+from paceline_runtime.params import LARGEST_LOGIT_BIAS, SamplingParams
 from paceline_runtime.speculative.ngram import NgramProposer
 
 VOCAB_SIZE = 64

@@ -7,7 +7,7 @@ from law_engine import make_engine, plain_tokens, record_plans, run
 from law_prompts import law_prompts
 from scripted_proposers import KnowingProposer
 
-from paceline_runtime.sampling import SamplingParams
+from paceline_runtime.params import SamplingParams
 from paceline_runtime.speculative.ngram import NgramProposer
 
 VOCAB_SIZE = 64

@@ -16,7 +16,7 @@ from paceline_runtime.engine.build import assemble, build_engine, pick_device
 from paceline_runtime.engine.host_memory import host_free_bytes
 from paceline_runtime.engine.memory import budget_bytes, plan_memory
 from paceline_runtime.messages import Rebuild, Submit
-from paceline_runtime.sampling import SamplingParams
+from paceline_runtime.params import SamplingParams
 from paceline_runtime.speculative.ngram import NgramProposer
 
 

@@ -6,7 +6,7 @@ from law_engine import make_engine, plain_tokens, record_plans, run
 from paceline_runtime.engine.budget import PrefillBudget
 from paceline_runtime.engine.depth import AdaptiveDepth
 from paceline_runtime.engine.warmup import warm_up
-from paceline_runtime.sampling import SamplingParams
+from paceline_runtime.params import SamplingParams
 from paceline_runtime.speculative.ngram import NgramProposer
 
 

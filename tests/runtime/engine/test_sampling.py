@@ -4,8 +4,10 @@ import pytest
 import torch
 
 from paceline_kernels.counter_random import ACCEPT, DRAW, PROPOSAL, gumbel, mix_seed, uniform
-from paceline_runtime.engine.sampling import adjust_logits, distribution, row_params
-from paceline_runtime.sampling import SamplingParams
+from paceline_runtime.engine.row_params import row_params
+from paceline_runtime.params import SamplingParams
+from paceline_runtime.sampling.adjust import adjust_logits
+from paceline_runtime.sampling.distribution import distribution
 
 CPU = torch.device("cpu")
 

@@ -8,11 +8,12 @@ import torch
 
 from paceline_kernels.counter_random import DRAW, gumbel
 from paceline_kernels.selector import select_path
-from paceline_runtime.engine.sampling import Distribution, row_params
-from paceline_runtime.sampling import SamplingParams
+from paceline_runtime.engine.row_params import row_params
+from paceline_runtime.params import SamplingParams
+from paceline_runtime.sampling.accept import accept_drafts
+from paceline_runtime.sampling.distribution import Distribution
 from paceline_runtime.speculative.base import Proposal
 from paceline_runtime.speculative.mtp.proposer import draw
-from paceline_runtime.speculative.verify import accept_drafts
 
 NUM_BLOCKS, VOCAB = 200_000, 8
 KEYS = torch.arange(NUM_BLOCKS)

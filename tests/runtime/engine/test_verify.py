@@ -3,10 +3,11 @@
 import pytest
 import torch
 
-from paceline_runtime.engine.sampling import Distribution, row_params
-from paceline_runtime.sampling import SamplingParams
+from paceline_runtime.engine.row_params import row_params
+from paceline_runtime.params import SamplingParams
+from paceline_runtime.sampling.accept import accept_drafts
+from paceline_runtime.sampling.distribution import Distribution
 from paceline_runtime.speculative.base import Proposal
-from paceline_runtime.speculative.verify import accept_drafts
 
 VOCAB = 6
 NUM_ROWS = 200_000

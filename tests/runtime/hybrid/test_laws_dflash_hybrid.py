@@ -16,7 +16,7 @@ from law_engine import make_engine, plain_tokens, record_plans, run
 from law_prompts import law_prompts
 from window_shadow import WindowShadow
 
-from paceline_runtime.sampling import SamplingParams
+from paceline_runtime.params import SamplingParams
 
 MAX_TOKENS = 60
 GREEDY = SamplingParams(max_tokens=MAX_TOKENS, ignore_eos=True)

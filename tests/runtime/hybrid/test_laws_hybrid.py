@@ -13,7 +13,7 @@ from paceline_compat.memory import PAGE_TOKENS
 from paceline_runtime.layers.moe import MixtureOfExperts
 from paceline_runtime.loaders import load_target
 from paceline_runtime.messages import Rebuild, Submit
-from paceline_runtime.sampling import SamplingParams
+from paceline_runtime.params import SamplingParams
 from paceline_runtime.speculative.ngram import NgramProposer
 
 VOCAB_SIZE = 64

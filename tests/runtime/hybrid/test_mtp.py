@@ -16,7 +16,7 @@ from paceline_compat.errors import MetadataError
 from paceline_compat.memory import PAGE_TOKENS
 from paceline_runtime.loaders import load_target
 from paceline_runtime.messages import Rebuild
-from paceline_runtime.sampling import SamplingParams
+from paceline_runtime.params import SamplingParams
 from paceline_runtime.speculative.mtp.load import load_mtp
 from paceline_runtime.speculative.mtp.proposer import draw
 

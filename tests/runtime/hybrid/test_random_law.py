@@ -21,7 +21,7 @@ from paceline_runtime.engine.core import Engine
 from paceline_runtime.loaders import load_target
 from paceline_runtime.messages import Submit
 from paceline_runtime.models.base import TargetModel
-from paceline_runtime.sampling import SamplingParams
+from paceline_runtime.params import SamplingParams
 from paceline_runtime.speculative.base import Proposer
 from paceline_runtime.speculative.mtp.load import load_mtp
 from paceline_runtime.speculative.ngram import NgramProposer

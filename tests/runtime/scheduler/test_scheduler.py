@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from paceline_runtime.messages import Submit
-from paceline_runtime.sampling import SamplingParams
+from paceline_runtime.params import SamplingParams
 from paceline_runtime.scheduler.prefix import PrefixCache
 from paceline_runtime.scheduler.request import RowResult, StepResult, make_request
 from paceline_runtime.scheduler.room import SchedulerConfig

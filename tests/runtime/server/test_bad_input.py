@@ -8,7 +8,7 @@ import pytest
 from fake_engine import CONTEXT
 from live_server import MODEL, LiveServer, running
 
-from paceline_runtime.sampling import MAX_STOP_STRING_CHARS, MAX_STOP_STRINGS, MAX_STOP_TOKEN_IDS
+from paceline_runtime.params import MAX_STOP_STRING_CHARS, MAX_STOP_STRINGS, MAX_STOP_TOKEN_IDS
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 SAY = [{"role": "user", "content": "hi"}]

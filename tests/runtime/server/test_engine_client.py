@@ -9,7 +9,7 @@ import zmq.asyncio
 
 from paceline_runtime import messages
 from paceline_runtime.errors import EngineDiedError
-from paceline_runtime.sampling import SamplingParams
+from paceline_runtime.params import SamplingParams
 from paceline_runtime.server.engine_client import EngineClient
 
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from byte_tokenizer import ASSISTANT, ByteTokenizer
 
 from paceline_runtime.messages import TokenLogprobs, Tokens
-from paceline_runtime.sampling import SamplingParams
+from paceline_runtime.params import SamplingParams
 from paceline_runtime.server.answers import Piece
 from paceline_runtime.server.engine_client import Call
 from paceline_runtime.server.formats import ChatFormat, CompletionFormat

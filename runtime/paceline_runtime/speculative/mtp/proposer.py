@@ -13,7 +13,9 @@ import torch
 from paceline_compat.memory import PAGE_TOKENS
 from paceline_kernels.counter_random import PROPOSAL, gumbel
 from paceline_runtime.batch import ForwardBatch
-from paceline_runtime.speculative.base import DraftInputs, FeatureSink, PlaneSpec, Proposal
+from paceline_runtime.cache.pages import PlaneSpec
+from paceline_runtime.models.base import FeatureSink
+from paceline_runtime.speculative.base import DraftInputs, Proposal
 from paceline_runtime.speculative.mtp.head import MtpHead, MtpPlanes, Seen
 
 _NUM_CANDIDATES = 16

@@ -9,9 +9,11 @@ from __future__ import annotations
 import torch
 
 from paceline_compat.memory import VERIFY_ROWS_AT_ONCE
-from paceline_runtime.engine.sampling import RowParams, adjust_logits, distribution
+from paceline_runtime.sampling.accept import Accepted, accept_drafts
+from paceline_runtime.sampling.adjust import adjust_logits
+from paceline_runtime.sampling.distribution import distribution
+from paceline_runtime.sampling.row_params import RowParams
 from paceline_runtime.speculative.base import Proposal
-from paceline_runtime.speculative.verify import Verdict, accept_drafts
 
 
 def judge(
@@ -22,7 +24,7 @@ def judge(
     rows: torch.Tensor,
     lengths: torch.Tensor,
     params: RowParams,
-) -> Verdict:
+) -> Accepted:
     """The verdict on each of B requests; penalties and bias are put into `logits` [B, W, V] in place.
 
     history int64 [R, L] over all request rows; rows int64 [B], those of the batch; the others as `accept_drafts` takes them.
@@ -34,7 +36,7 @@ def judge(
             part = slice(start, min(start + num_at_once, len(rows)))
             some, drafts = params.part(start, part.stop), proposal.part(start, part.stop)
             verdicts.append(judge(logits[part], drafts, num_drafts[part], history, rows[part], lengths[part], some))
-        return Verdict.of(verdicts)
+        return Accepted.of(verdicts)
     if params.adjusts:
         texts = history[rows] if params.presence is not None else history[:0]
         logits.copy_(adjust_logits(logits, params, texts, lengths, proposal.tokens))

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import torch
 
 from paceline_kernels.counter_random import ACCEPT, DRAW, gumbel, uniform
-from paceline_runtime.engine.sampling import Distribution, RowParams
+from paceline_runtime.sampling.distribution import Distribution
+from paceline_runtime.sampling.row_params import RowParams
 from paceline_runtime.speculative.base import Proposal
 
 _TOTAL_TOLERANCE = 1e-3
@@ -22,14 +23,14 @@ _TOTAL_TOLERANCE = 1e-3
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Accepted:
     """What a verify commits per row: run int64 [B, W] (accepted drafts, then the target's token), its length int64 [B]."""
 
     run: torch.Tensor
     num_tokens: torch.Tensor
 
     @classmethod
-    def of(cls, parts: Sequence[Verdict]) -> Verdict:
+    def of(cls, parts: Sequence[Accepted]) -> Accepted:
         """The verdicts on parts of a batch as one."""
         return cls(torch.cat([part.run for part in parts]), torch.cat([part.num_tokens for part in parts]))
 
@@ -41,7 +42,7 @@ def accept_drafts(
     num_drafts: torch.Tensor,
     lengths: torch.Tensor,
     params: RowParams,
-) -> Verdict:
+) -> Accepted:
     """Verify B blocks of W = 1 + k rows.
 
     greedy_tokens int64 [B, W]: argmax of each row; dist: p of each row, None when every row is greedy;
@@ -62,7 +63,7 @@ def accept_drafts(
         drawn = _draw_last(dist, proposal, num_accepted, num_drafts, lengths, params)
         last = torch.where(params.greedy[:, None], last, drawn[:, None])
     run = torch.cat([drafts, last], dim=1).scatter(1, num_accepted[:, None], last)
-    return Verdict(run, num_accepted + 1)
+    return Accepted(run, num_accepted + 1)
 
 
 def _accept_sampled(dist: Distribution, proposal: Proposal, lengths: torch.Tensor, params: RowParams) -> torch.Tensor:
