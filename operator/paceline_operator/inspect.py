@@ -13,7 +13,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote
 
 from paceline_compat import (
     DraftFacts,
@@ -27,6 +26,7 @@ from paceline_compat import (
     option_problems,
     pinned_location,
 )
+from paceline_compat.places.uri import HubUri, UriError, parse_uri
 from paceline_operator.errors import Problem
 from paceline_operator.inspection import COMPATIBLE, UNKNOWN
 from paceline_operator.judgement import Judgement, judge
@@ -82,14 +82,17 @@ def pinned(location: str, token: str | None = None) -> tuple[Location | str, str
     `token` stands in for HF_TOKEN. Empty for other places. What cannot be opened stays a string: reading it tells what is
     wrong with it.
     """
-    if not location.startswith("hf://"):
+    try:
+        uri = parse_uri(location)
+    except UriError:
         return location, ""
-    named = unquote(location.split("/")[3].partition("@")[2]) or "main"
+    if not isinstance(uri, HubUri):
+        return location, ""
     try:
         place, commit = pinned_location(location, token)
     except MetadataError:
-        return location, named
-    return place, commit or named
+        return location, uri.revision_or_main
+    return place, commit or uri.revision_or_main
 
 
 def verdict_message(judgement: Judgement, model: dict[str, Any]) -> str:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import hashlib
 from typing import ClassVar
-from urllib.parse import unquote, urlsplit
 
 import msgspec
 
+from paceline_compat.places.uri import ClaimUri, HubUri, S3Uri, Uri, UriError, WebUri, at_revision, parse_uri
 from paceline_operator.errors import Problem
 from paceline_operator.names import MOUNT_CLAIMS, MOUNT_WEIGHTS
 
@@ -43,17 +43,19 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         return self.scheme == "pvc"
 
     @property
-    def claim_name(self) -> str:
-        """The PersistentVolumeClaim of a pvc:// source."""
-        return urlsplit(self.uri).netloc
+    def location(self) -> str:
+        """The URI with its revision in it, for readers and fetchers: `hf://org/name@revision/file.gguf`."""
+        return at_revision(self.uri, self.revision) if self.revision else self.uri
 
     @property
-    def location(self) -> str:
-        """The URI with its revision in it, slashes as %2F: `hf://org/name@revision/file.gguf`, for readers and fetchers."""
-        if not self.revision:
-            return self.uri
-        repository = "/".join(self.uri.split("/")[:4])
-        return f"{repository}@{self.revision.replace('/', '%2F')}{self.uri.removeprefix(repository)}"
+    def parsed(self) -> Uri:
+        """The location taken apart; UriError for what `problems` names."""
+        return parse_uri(self.location)
+
+    @property
+    def claim_name(self) -> str:
+        """The PersistentVolumeClaim of a pvc:// source."""
+        return self._on_claim.claim
 
     @property
     def digest(self) -> str:
@@ -64,17 +66,15 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     def folder(self) -> str:
         """Where the checkpoint's files lie in a pod: on the mounted claim, or where they were fetched to."""
         if self.is_claim:
-            return f"{MOUNT_CLAIMS}/{self.role}{urlsplit(self.uri).path.rstrip('/')}"
+            return f"{MOUNT_CLAIMS}/{self.role}{self._on_claim.path}"
         return f"{MOUNT_WEIGHTS}/{self.digest}"
 
     @property
     def path(self) -> str:
-        """What the runtime is told to load: the folder, or the GGUF file in it."""
-        name = self.uri.partition("#")[0].rstrip("/").rpartition("/")[2]
-        file = unquote(name) if self.scheme == "https" else name  # as the fetch names it on disk
-        if self.scheme in ("hf", "s3", "https") and file.endswith(".gguf"):
-            return f"{self.folder}/{file}"
-        return self.folder
+        """What the runtime is told to load: the folder, or the GGUF file that the fetch puts into it."""
+        uri = self.parsed
+        file = uri.file_name if isinstance(uri, HubUri | S3Uri | WebUri) else None
+        return f"{self.folder}/{file}" if file and file.endswith(".gguf") else self.folder
 
     def problems(self) -> list[Problem]:
         """What the URI alone shows to be wrong."""
@@ -83,7 +83,18 @@ class Source(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
             found.append(Problem(path, f"must start with one of {', '.join(f'{s}://' for s in SCHEMES)}"))
         if ".." in self.uri:
             found.append(Problem(path, "must not contain '..'"))
+        if not found:
+            try:
+                parse_uri(self.location)
+            except UriError as error:
+                found.append(Problem(path, str(error)))
         return found
+
+    @property
+    def _on_claim(self) -> ClaimUri:
+        uri = self.parsed
+        assert isinstance(uri, ClaimUri), self.uri
+        return uri
 
 
 class Target(Source, frozen=True, kw_only=True, rename="camel"):

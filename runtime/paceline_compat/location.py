@@ -1,5 +1,4 @@
-"""Where a checkpoint lives: a path, a ``.gguf`` file, ``https://...`` or ``hf://org/name[@revision][/file.gguf]``
-(a slash in the revision is written %2F).
+"""A checkpoint's place, ready to be read: a path, a `.gguf` file, `https://...` or `hf://...` in the grammar of `uri`.
 
 Used by the CLI, the webhook and the inspect Job; returns the folder, and the file inside it for GGUF. The HTTP
 client is imported when a remote location is named: it is a fifth of this package's import time.
@@ -14,13 +13,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from paceline_compat.places.uri import HUB_FORM, HubUri, UriError, parse_uri, web_address
+
 from .budget import Budget
 from .errors import MetadataError, SourceError
 from .source import Folder, LocalFolder
 
 ENDPOINT_VARIABLE = "HF_ENDPOINT"
 TOKEN_VARIABLE = "HF_TOKEN"
-_HUB = re.compile(r"hf://(?P<repo>[\w.-]+/[\w.-]+)(?:@(?P<revision>(?:[\w.-]|%2F)+))?(?:/(?P<file>[\w./-]+\.gguf))?", re.ASCII)
 _LISTED = 8
 _COMMIT = re.compile(r"[0-9A-Za-z]{1,128}")
 
@@ -95,19 +95,20 @@ def pinned_location(text: str, token: str | None = None) -> tuple[Location, str 
 def _hub(text: str, commit: str | None, endpoint: str | None, token: str | None, budget: Budget) -> Location:
     from .http_source import HttpFolder
 
-    match = _HUB.fullmatch(text)
-    if match is None or ".." in text:
-        raise SourceError(text, "is not hf://org/name[@revision][/file.gguf]")
+    try:
+        uri = parse_uri(text)
+    except UriError as error:
+        raise SourceError(text, f"is not {HUB_FORM}") from error
+    assert isinstance(uri, HubUri), text
     if not endpoint:
         raise SourceError(text, "has no hub to be read from", f"set {ENDPOINT_VARIABLE} to the hub's address, https://...")
     if not _is_plain(endpoint):
         shown = re.sub("//.*@", "//", endpoint).split("?")[0]
         raise MetadataError(ENDPOINT_VARIABLE, f"{shown!r} is not an http(s) address without query, fragment or user")
-    revision = commit or match["revision"] or "main"  # its slashes are written %2F, as in the address
-    below, _, file = (match["file"] or "").rpartition("/")
-    base_url = "/".join(filter(None, (endpoint.rstrip("/"), match["repo"], "resolve", revision, below)))
-    name = text.removesuffix(f"/{file}") if file else text
-    return Location(HttpFolder(base_url, name, budget, token), file or None)
+    revision = urllib.parse.quote(commit or uri.revision_or_main, safe="")
+    base_url = "/".join(filter(None, (endpoint.rstrip("/"), uri.repo, "resolve", revision, uri.folder)))
+    name = text.removesuffix(f"/{uri.file_name}") if uri.file_name else text
+    return Location(HttpFolder(base_url, name, budget, token), uri.file_name)
 
 
 def _web(text: str, budget: Budget) -> Location:
@@ -124,9 +125,5 @@ def _web(text: str, budget: Budget) -> Location:
 
 def _is_plain(address: str) -> bool:
     """Whether it says scheme, host, port and path, and nothing that could be a secret."""
-    try:
-        parts = urllib.parse.urlsplit(address)
-        is_whole = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        return False
-    return is_whole and not (parts.query or parts.fragment or "@" in parts.netloc)
+    parts = web_address(address)
+    return parts is not None and not (parts.query or parts.fragment)

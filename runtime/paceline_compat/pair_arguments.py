@@ -6,6 +6,8 @@ import argparse
 import json
 from typing import Any, Protocol
 
+from paceline_compat.places.uri import HUB_FORM
+
 from .budget import Budget
 from .errors import MetadataError
 from .inspection import Inspection, inspect_pair, metadata_problem
@@ -24,7 +26,7 @@ class Answer(Protocol):
     def to_text(self) -> str: ...
 
 
-LOCATION_HELP = "checkpoint folder, .gguf file (or a folder with one), hf://org/name[@revision] or https:// address"
+LOCATION_HELP = f"checkpoint folder, .gguf file (or a folder with one), {HUB_FORM} or https:// address"
 
 
 def add_pair_arguments(parser: argparse.ArgumentParser) -> None:

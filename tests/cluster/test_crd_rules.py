@@ -10,8 +10,8 @@ import yaml
 from processcluster import Cluster, ClusterError
 from source_tree import ROOT
 
+from paceline_runtime.fetch.arguments import source
 from paceline_runtime.fetch.errors import RequestError
-from paceline_runtime.fetch.uri import parse_uri
 
 CRD = ROOT / "crds" / "speculativemodels.paceline.dev.yaml"
 CLAIM = {"target": {"uri": "pvc://models/a"}}
@@ -24,6 +24,7 @@ GOOD = {
     "least": CLAIM,
     "pair": {**PAIR, "speculation": {"algorithm": "dflash", "numSteps": 7}},
     "revision": {"target": {"uri": "hf://org/target/q4.gguf", "revision": "refs/pr/1", "secretRef": {"name": "hub"}}},
+    "file in a folder": {"target": {"uri": "hf://org/target/q4/sub.dir/x-Q4.gguf", "revision": "_v1"}},
     "object store": {"target": {"uri": "s3://bucket/prefix", "secretRef": {"name": "s3"}}},
     "registry": {"target": {"uri": f"oci://registry:5000/a/b@{DIGEST}"}},
     "registry, tag and digest": {"target": {"uri": f"oci://[::1]:5000/a-b/c__d:v1@{DIGEST}"}},
@@ -76,7 +77,12 @@ BAD = {
     "query": ({"target": {"uri": "https://host/x.gguf?token=1"}}, "uri must be a plain address"),
     "credentials": ({"target": {"uri": "https://user:pw@host/x.gguf"}}, "uri must be a plain address"),
     "revision in uri": ({"target": {"uri": "hf://org/name@v1"}}, "a revision into revision"),
-    "hub path": ({"target": {"uri": "hf://org/name/folder/x"}}, "an hf:// uri is hf://ORG/NAME or hf://ORG/NAME/FILE.gguf"),
+    "hub path": (
+        {"target": {"uri": "hf://org/name/folder/x"}},
+        "an hf:// uri is hf://ORG/NAME or hf://ORG/NAME/[FOLDER/]FILE.gguf",
+    ),
+    "hub folder that is none": ({"target": {"uri": "hf://org/name/./x.gguf"}}, "an hf:// uri is hf://ORG/NAME or"),
+    "dots in a revision": ({"target": {"uri": "hf://org/name", "revision": "a..b"}}, "revision must not contain '..'"),
     "claim name": ({"target": {"uri": "pvc://Models"}}, "a pvc:// uri is pvc://CLAIM or pvc://CLAIM/PATH"),
     "repository in upper case": ({"target": {"uri": "oci://registry/Model:v1"}}, "the repository in lower case"),
     "long tag": ({"target": {"uri": "oci://registry/model:" + "x" * 129}}, "an oci:// uri reads oci://REGISTRY"),
@@ -258,7 +264,7 @@ def test_bad_resource_is_refused_with_its_message(refusals, name):
 @pytest.mark.parametrize("name", GOOD)
 def test_what_passes_is_what_the_fetch_can_parse(name):
     """Else the Job would find out."""
-    parse_uri(GOOD[name]["target"]["uri"], GOOD[name]["target"].get("revision"))
+    source(GOOD[name]["target"]["uri"], GOOD[name]["target"].get("revision"))
 
 
 @pytest.mark.parametrize(
@@ -267,7 +273,7 @@ def test_what_passes_is_what_the_fetch_can_parse(name):
 def test_what_the_fetch_cannot_parse_is_refused_for_that(name):
     """The rules are no stricter than the fetch."""
     with pytest.raises(RequestError):
-        parse_uri(BAD[name][0]["target"]["uri"])
+        source(BAD[name][0]["target"]["uri"])
 
 
 def test_several_problems_are_told_together(api):

@@ -8,7 +8,9 @@ from operator_builders import CLAIM, HUB_PAIR, make_model, make_resource
 from paceline_operator.errors import SpecError
 from paceline_operator.source import Draft, Source, Target
 from paceline_operator.spec import parse
-from paceline_runtime.fetch.uri import parse_uri
+from paceline_runtime.fetch.arguments import source as fetched
+
+SHA256 = f"#sha256={'0' * 64}"
 
 
 def test_defaults_are_the_crds():
@@ -44,6 +46,11 @@ def test_fields_of_a_newer_crd_are_no_reason_to_stop():
         ({**CLAIM, "replicas": "two"}, "spec.replicas: Expected `int"),
         ({"target": {"uri": "ftp://host/x"}}, "spec.target.uri: must start with one of hf://"),
         ({"target": {"uri": "pvc://claim/../x"}}, "spec.target.uri: must not contain '..'"),
+        ({"target": {"uri": "hf://org/name/folder"}}, "spec.target.uri: a hub source reads hf://org/name"),
+        (
+            {"target": {"uri": "hf://org/name", "revision": "a..b"}},
+            "spec.target.uri: a hub source reads hf://org/name[@revision]",
+        ),
         ({**CLAIM, "speculation": {"algorithm": "dflash"}}, "spec.draft: speculation.algorithm dflash needs draft.uri"),
         (
             {**CLAIM, "scheduling": {"resourceClaims": [{"name": "gpu", "resourceClaimName": "x"}]}},
@@ -82,7 +89,8 @@ def test_all_problems_are_told_at_once():
         (Target(uri="hf://org/name", revision="v1"), "hf://org/name@v1", "/models/weights/{digest}"),
         (Target(uri="hf://org/name/q.gguf", revision="v1"), "hf://org/name@v1/q.gguf", "/models/weights/{digest}/q.gguf"),
         (Target(uri="hf://org/name", revision="refs/pr/1"), "hf://org/name@refs%2Fpr%2F1", "/models/weights/{digest}"),
-        (Target(uri="https://host/a/q.gguf#sha256=00"), "https://host/a/q.gguf#sha256=00", "/models/weights/{digest}/q.gguf"),
+        (Target(uri="hf://org/name/q4/x.gguf", revision="v1"), "hf://org/name@v1/q4/x.gguf", "/models/weights/{digest}/x.gguf"),
+        (Target(uri=f"https://host/a/q.gguf{SHA256}"), f"https://host/a/q.gguf{SHA256}", "/models/weights/{digest}/q.gguf"),
         (Target(uri="s3://bucket/a/q%20.gguf"), "s3://bucket/a/q%20.gguf", "/models/weights/{digest}/q%20.gguf"),
         (Target(uri="s3://bucket/prefix"), "s3://bucket/prefix", "/models/weights/{digest}"),
     ],
@@ -96,7 +104,7 @@ def test_where_a_source_is_read_from(source, location, path):
 @pytest.mark.parametrize("uri", ["https://host/my%20model.gguf", "https://host/a/q%2B4.gguf", "https://host/x;y.gguf"])
 def test_the_runtime_loads_the_file_that_the_fetch_writes(uri):
     """The fetch decodes the name that an address ends with."""
-    assert Target(uri=uri).path.rpartition("/")[2] == parse_uri(uri).file
+    assert Target(uri=uri).path.rpartition("/")[2] == fetched(uri).file_name
 
 
 @given(st.text(min_size=1), st.text(min_size=1), st.one_of(st.none(), st.text(min_size=1)))

@@ -1,19 +1,20 @@
 """The arguments of `paceline fetch`, and the request that they make. No I/O."""
 
 import argparse
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from paceline_compat.places.uri import HUB_FORM, HubUri, OciUri, Uri, UriError, WebUri, parse_uri
 from paceline_runtime.fetch.errors import RequestError
+from paceline_runtime.fetch.paths import safe_path
 from paceline_runtime.fetch.transfer.manifest import request_key
-from paceline_runtime.fetch.uri import OciUri, Uri, parse_uri
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `paceline fetch`."""
     parser.add_argument(
         "uri",
-        help="hf://org/name[@revision][/file.gguf], s3://bucket/prefix, https://host/file[#sha256=HEX],"
+        help=f"{HUB_FORM}, s3://bucket/prefix, https://host/file[#sha256=HEX],"
         " oci://registry/repository:tag; pvc:// and paths are there already",
     )
     parser.add_argument("directory", type=_folder, metavar="DIR", help="where the files go; made when it does not exist")
@@ -72,7 +73,7 @@ class Request:
 
 def parse_request(args: argparse.Namespace) -> Request:
     """The parsed arguments as a Request; RequestError when they contradict each other."""
-    uri = parse_uri(args.uri, args.revision)
+    uri = source(args.uri, args.revision)
     if args.plain_http and not isinstance(uri, OciUri):
         raise RequestError("--plain-http belongs to oci:// sources")
     return Request(
@@ -88,6 +89,30 @@ def parse_request(args: argparse.Namespace) -> Request:
         timeout_s=args.timeout_s,
         plain_http=args.plain_http,
     )
+
+
+def source(text: str, revision: str | None = None) -> Uri:
+    """The source that a URI and a revision beside it name; RequestError with the form that was expected."""
+    try:
+        uri = parse_uri(text)
+    except UriError as error:
+        raise RequestError(str(error)) from error
+    if isinstance(uri, WebUri):
+        safe_path(uri.file_name)
+    return _at_revision(uri, revision) if revision else uri
+
+
+def _at_revision(uri: Uri, revision: str) -> Uri:
+    if not isinstance(uri, HubUri):
+        raise RequestError("--revision belongs to hf:// sources; other sources carry their version in the URI")
+    if uri.revision and revision != uri.revision:
+        raise RequestError(f"the URI says @{uri.revision} and --revision says {revision}; keep one")
+    return replace(uri, revision=revision)
+
+
+def display(text: str) -> str:
+    """A URI as it may be shown and stored: signed URLs carry their secret in the query."""
+    return text.split("?")[0].split("#")[0]
 
 
 def _folder(text: str) -> Path:

@@ -16,7 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TextIO
 
-from paceline_runtime.fetch.arguments import Request, parse_request
+from paceline_compat.places.uri import ClaimUri, HubUri, OciUri, PathUri, S3Uri, WebUri
+from paceline_runtime.fetch.arguments import Request, display, parse_request
 from paceline_runtime.fetch.client import Client
 from paceline_runtime.fetch.errors import EXIT_OK, FetchError, FolderError, InterruptedFetch, RefusedError, RequestError
 from paceline_runtime.fetch.listing import Listing
@@ -36,7 +37,6 @@ from paceline_runtime.fetch.transfer.manifest import (
 from paceline_runtime.fetch.transfer.partial import local_errors
 from paceline_runtime.fetch.transfer.progress import Progress
 from paceline_runtime.fetch.transfer.transfer import Transfer
-from paceline_runtime.fetch.uri import HubUri, MountedUri, OciUri, S3Uri, WebUri, display
 
 _LOCK_NAME = ".paceline-fetch.lock"
 _LOCK_POLL_S = 0.5
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
 
 def fetch(request: Request, environment: Mapping[str, str], progress: Progress, stop: threading.Event) -> None:
     """Make the folder hold what the request names. A folder that does already is left alone, without network."""
-    if isinstance(request.uri, MountedUri):
+    if isinstance(request.uri, ClaimUri | PathUri):
         _check_mounted(request.uri)
         progress.note("mounted", f"{request.text} is read where it is mounted; nothing to fetch")
         return
@@ -141,9 +141,9 @@ def _remove_superseded(folder: Path, old: Manifest | None, files: tuple[FetchedF
             (folder / path).unlink(missing_ok=True)
 
 
-def _check_mounted(uri: MountedUri) -> None:
-    if uri.is_path and not Path(uri.text).exists():
-        raise RefusedError(f"{uri.text}: no such file or folder")
+def _check_mounted(uri: ClaimUri | PathUri) -> None:
+    if isinstance(uri, PathUri) and not Path(uri.path).exists():
+        raise RefusedError(f"{uri.path}: no such file or folder")
 
 
 @contextmanager

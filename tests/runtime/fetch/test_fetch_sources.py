@@ -107,6 +107,19 @@ def test_the_first_shard_of_a_split_gguf_stands_for_all(tmp_path: Path) -> None:
     assert files_in(tmp_path) == shards
 
 
+def test_a_gguf_in_a_folder_of_the_repository_comes_under_its_own_name(tmp_path: Path) -> None:
+    """All its shards, and no other folder's file of that name: so the folder that was fetched to is one that `serve` loads."""
+    shards = {f"m-0000{n}-of-00002.gguf": bytes([n]) for n in (1, 2)}
+    models = {f"{folder}/{name}": folder.encode() + data for folder in ("q4", "q8/x") for name, data in shards.items()}
+    with serve(HubSite("org/gguf", models)) as hub:
+        uri = "hf://org/gguf/q8/x/m-00001-of-00002.gguf"
+        result = fetch_now(uri, tmp_path, environment={"HF_ENDPOINT": hub.url})
+        again = fetch_now(uri, tmp_path, "--refresh", environment={"HF_ENDPOINT": hub.url})
+
+    assert (result.code, again.code) == (0, 0), result.error + again.error
+    assert files_in(tmp_path) == {name: b"q8/x" + data for name, data in shards.items()}
+
+
 def test_refresh_replaces_what_changed_and_keeps_the_rest(tmp_path: Path) -> None:
     """A shard that is gone at the source does not stay beside the new ones."""
     with serve(HubSite("org/model", MODEL)) as hub:

@@ -1,4 +1,4 @@
-"""The pure parts: URIs, names, selection, signatures, Retry-After."""
+"""The pure parts: names, selection, signatures, Retry-After."""
 
 import contextlib
 from datetime import UTC, datetime
@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paceline_runtime.fetch.arguments import display, source
 from paceline_runtime.fetch.client import retry_after_s
 from paceline_runtime.fetch.errors import IntegrityError, RefusedError, RequestError
 from paceline_runtime.fetch.paths import safe_path
@@ -16,40 +17,8 @@ from paceline_runtime.fetch.sources.environment import address, credential
 from paceline_runtime.fetch.sources.selection import select
 from paceline_runtime.fetch.sources.sigv4 import Credentials, SigV4Auth
 from paceline_runtime.fetch.transfer.manifest import FetchedFile, Manifest, read_manifest, request_key, write_manifest
-from paceline_runtime.fetch.uri import HubUri, MountedUri, OciUri, S3Uri, WebUri, display, parse_uri
 
-DIGEST = "ab" * 32
 PIECES = st.text(alphabet="ab./\\:@#?%- \0é~[]0", max_size=12)
-
-
-@pytest.mark.parametrize(
-    ("text", "uri"),
-    [
-        ("hf://org/name", HubUri("org/name", "main", None)),
-        ("hf://org/na.me@v1.0", HubUri("org/na.me", "v1.0", None)),
-        ("hf://org/name@abc/file-Q4.gguf", HubUri("org/name", "abc", "file-Q4.gguf")),
-        ("hf://org/name@refs%2Fpr%2F1/q.gguf", HubUri("org/name", "refs/pr/1", "q.gguf")),
-        ("s3://bucket/a/b/", S3Uri("bucket", "a/b")),
-        ("s3://bucket", S3Uri("bucket", "")),
-        ("https://h:8443/a%20b.gguf?X=1", WebUri("https://h:8443/a%20b.gguf?X=1", "a b.gguf", None)),
-        (f"http://h/f#sha256={DIGEST.upper()}", WebUri("http://h/f", "f", DIGEST)),
-        ("oci://r.io:5000/a/b:v1", OciUri("r.io:5000", "a/b", "v1")),
-        (f"oci://r.io/a:v1@sha256:{DIGEST}", OciUri("r.io", "a", f"sha256:{DIGEST}")),
-        ("pvc://claim/path", MountedUri("pvc://claim/path")),
-        ("file:///models/x", MountedUri("/models/x")),
-        ("/models/x", MountedUri("/models/x")),
-    ],
-)
-def test_uri_forms(text: str, uri: object) -> None:
-    """Each documented form, taken apart."""
-    assert parse_uri(text) == uri
-
-
-@given(st.sampled_from(["hf", "s3", "oci", "https", "http", "x"]), PIECES)
-def test_any_text_is_a_uri_or_a_clear_refusal(scheme: str, rest: str) -> None:
-    """No other exception reaches the user."""
-    with contextlib.suppress(RequestError, IntegrityError):
-        parse_uri(f"{scheme}://{rest}")
 
 
 @given(PIECES)
@@ -188,6 +157,13 @@ def test_manifest_round_trip_and_damage(tmp_path: Path) -> None:
     assert (is_whole, is_whole_then) == (False, True)
     assert damaged is None
     assert read_manifest(tmp_path) is None
+
+
+@given(st.sampled_from(["hf", "s3", "oci", "https", "http", "x"]), PIECES, st.one_of(st.none(), PIECES))
+def test_any_text_is_a_source_or_a_clear_refusal(scheme: str, rest: str, revision: str | None) -> None:
+    """No other exception reaches the user, and no name that may not be written gets as far as the folder."""
+    with contextlib.suppress(RequestError, IntegrityError):
+        source(f"{scheme}://{rest}", revision)
 
 
 def test_what_is_shown_and_stored_of_a_uri_holds_no_signature() -> None:

@@ -7,18 +7,18 @@ import json
 import re
 import urllib.parse
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import httpx
 
+from paceline_compat.places.uri import HubUri
 from paceline_runtime.fetch.client import Client, place
 from paceline_runtime.fetch.errors import RefusedError
 from paceline_runtime.fetch.listing import Digest, Listing, RemoteFile
 from paceline_runtime.fetch.paths import is_ours, safe_path
 from paceline_runtime.fetch.sources.environment import address, credential
 from paceline_runtime.fetch.sources.selection import gguf_model
-from paceline_runtime.fetch.uri import HubUri
 
 
 @dataclass(frozen=True)
@@ -37,17 +37,22 @@ def list_hub(uri: HubUri, client: Client, environment: Mapping[str, str]) -> Lis
     endpoint = address(environment, "HF_ENDPOINT", "hf")
     token = credential(environment, "HF_TOKEN")
     auth = BearerAuth(token) if token else None
-    revision = urllib.parse.quote(uri.revision, safe="")
+    revision = urllib.parse.quote(uri.revision_or_main, safe="")
     info = _info(f"{endpoint}/api/models/{uri.repo}/revision/{revision}?blobs=true", client, auth)
     base = f"{endpoint}/{uri.repo}/resolve/{info['sha']}"
     files = tuple(_remote_file(base, item) for item in info["siblings"] if _is_named(uri, item["rfilename"]))
     if not files:
-        raise RefusedError(f"{place(endpoint)}/{uri.repo}: revision {uri.revision} holds no {uri.file or 'files'}")
-    return Listing(info["sha"], files, auth)
+        raise RefusedError(f"{place(endpoint)}/{uri.repo}: revision {uri.revision_or_main} holds no {uri.file or 'files'}")
+    return Listing(info["sha"], tuple(map(_uppermost, files)) if uri.file else files, auth)
 
 
 def _is_named(uri: HubUri, name: str) -> bool:
     return not is_ours(name) and (uri.file is None or gguf_model(name) == gguf_model(uri.file))
+
+
+def _uppermost(file: RemoteFile) -> RemoteFile:
+    """The file without its repository's folders: whoever names a file finds it in the folder that it was fetched to."""
+    return replace(file, path=file.path.rpartition("/")[2])
 
 
 def _info(url: str, client: Client, auth: BearerAuth | None) -> dict[str, Any]:

@@ -11,12 +11,12 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from paceline_compat.places.uri import OciUri
 from paceline_runtime.fetch.client import Client, place
 from paceline_runtime.fetch.errors import IntegrityError, RefusedError
 from paceline_runtime.fetch.listing import Digest, Listing, RemoteFile
 from paceline_runtime.fetch.paths import safe_path
 from paceline_runtime.fetch.sources.registry_auth import RegistryAuth, docker_credentials
-from paceline_runtime.fetch.uri import OciUri
 
 _MANIFESTS = ("application/vnd.oci.image.manifest.v1+json", "application/vnd.docker.distribution.manifest.v2+json")
 _INDEXES = ("application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json")

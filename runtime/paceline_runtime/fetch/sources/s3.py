@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 import httpx
 
+from paceline_compat.places.uri import S3Uri
 from paceline_runtime.fetch.client import Client, place
 from paceline_runtime.fetch.errors import RefusedError, RequestError
 from paceline_runtime.fetch.listing import Digest, Listing, RemoteFile
 from paceline_runtime.fetch.paths import is_ours, safe_path
 from paceline_runtime.fetch.sources.environment import address, credential
 from paceline_runtime.fetch.sources.sigv4 import Credentials, SigV4Auth
-from paceline_runtime.fetch.uri import S3Uri
 
 
 @dataclass(frozen=True)

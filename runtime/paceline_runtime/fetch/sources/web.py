@@ -1,16 +1,16 @@
 """One file from a web server, verified by the digest in the URI's fragment, else by size and ETag. No credentials are sent."""
 
+from paceline_compat.places.uri import WebUri
 from paceline_runtime.fetch.client import Client
 from paceline_runtime.fetch.errors import RefusedError, TransientError
 from paceline_runtime.fetch.listing import Digest, Listing, RemoteFile
-from paceline_runtime.fetch.uri import WebUri
 
 
 def list_web(uri: WebUri, client: Client) -> Listing:
     """The one file. The probe may fail (signed addresses often allow GET only): then the size is learned while it comes."""
     size_bytes, etag = _probe(uri.url, client)
     digest = Digest("sha256", uri.sha256) if uri.sha256 else None
-    return Listing("", (RemoteFile(uri.file, uri.url, size_bytes, digest, etag),))
+    return Listing("", (RemoteFile(uri.file_name, uri.url, size_bytes, digest, etag),))
 
 
 def _probe(url: str, client: Client) -> tuple[int | None, str | None]:

@@ -1,0 +1,1 @@
+"""Where a checkpoint lies, as text and as bytes that are read by ranges. Nothing here knows what a checkpoint holds."""
