@@ -1,4 +1,4 @@
-"""The command as a process: signals, exit codes, output, two at once."""
+"""The command: signals, output, concurrency, one fetch at a time in a folder."""
 
 import argparse
 import fcntl
@@ -31,14 +31,6 @@ def _run(*argv: str) -> int:
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     return run(parser.parse_args(argv))
-
-
-def test_no_folder_is_not_this_folder(capsys: pytest.CaptureFixture[str]) -> None:
-    """A variable that is not set would fill the current one with gigabytes."""
-    with pytest.raises(SystemExit):
-        _run("hf://org/model", "")
-
-    assert "argument DIR: is empty" in capsys.readouterr().err
 
 
 def test_sigterm_ends_a_waiting_fetch_at_once(tmp_path: Path) -> None:
@@ -128,19 +120,6 @@ def test_a_token_appears_in_no_output_whatever_fails(
     assert any(seen.headers.get("authorization") == f"Bearer {token}" for seen in site.seen)
     assert token not in shown.out + shown.err
     assert shown.err.count("paceline fetch: ") == 4
-
-
-@pytest.mark.parametrize(
-    "argv",
-    [("hf://a/b",), ("hf://a/b", "d", "--max-concurrency", "0"), ("hf://a/b", "d", "--timeout-s", "nan"),
-     ("hf://a/b", "d", "--max-retries", "-1"), ("hf://a/b", "d", "--progress", "loud")],
-)  # fmt: skip
-def test_impossible_arguments_are_refused_by_the_parser(argv: tuple[str, ...]) -> None:
-    """Exit code 2, as argparse has it."""
-    with pytest.raises(SystemExit) as caught:
-        _run(*argv)
-
-    assert caught.value.code == 2
 
 
 def test_files_are_fetched_side_by_side_and_no_more_than_allowed(tmp_path: Path) -> None:
