@@ -1,4 +1,4 @@
-"""``paceline check`` and ``paceline plan`` as a user and the inspect Job run them."""
+"""`paceline check` and `paceline plan` as a user and the inspect Job run them."""
 
 import json
 import subprocess

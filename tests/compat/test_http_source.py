@@ -20,7 +20,7 @@ from paceline_compat.source import find
 
 @dataclass
 class FakeHub:
-    """Files by path; ``mode`` says how the server misbehaves, ``seen`` what it was asked."""
+    """Files by path; `mode` says how the server misbehaves, `seen` what it was asked."""
 
     files: dict[str, bytes] = field(default_factory=dict)
     mode: str = "ranges"

@@ -27,7 +27,7 @@ class NoWait(threading.Event):
 
 @dataclass(frozen=True)
 class Outcome:
-    """``code`` 0 is success; ``error`` is the line for stderr; ``out`` the progress."""
+    """`code` 0 is success; `error` is the line for stderr; `out` the progress."""
 
     code: int
     error: str

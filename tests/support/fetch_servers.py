@@ -36,7 +36,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Answer:
-    """What goes back. ``cut_after`` closes the connection after that many bytes; ``then`` runs before it does."""
+    """What goes back. `cut_after` closes the connection after that many bytes; `then` runs before it does."""
 
     status: int = 200
     body: bytes = b""
@@ -46,7 +46,7 @@ class Answer:
 
 
 class Site:
-    """Answers from ``files`` with ranges and ETags; ``faults[path]`` are used up first, one per request."""
+    """Answers from `files` with ranges and ETags; `faults[path]` are used up first, one per request."""
 
     def __init__(self) -> None:
         self.files: dict[str, bytes] = {}
@@ -87,7 +87,7 @@ class Site:
 
 
 class HubSite(Site):
-    """The two routes of a model hub. Weights are LFS objects on another host when ``storage`` is given."""
+    """The two routes of a model hub. Weights are LFS objects on another host when `storage` is given."""
 
     commit = "c0ffee" + "0" * 34
 
@@ -122,7 +122,7 @@ class HubSite(Site):
 
 
 class S3Site(Site):
-    """One bucket, listed ``page_size`` keys at a time. With credentials, every signature is computed anew and compared."""
+    """One bucket, listed `page_size` keys at a time. With credentials, every signature is computed anew and compared."""
 
     def __init__(self, bucket: str, objects: Mapping[str, bytes], credentials: Credentials | None = None) -> None:
         super().__init__()
@@ -165,7 +165,7 @@ class S3Site(Site):
 
 
 class RegistrySite(Site):
-    """One repository with one tag. ``password`` switches the token flow on."""
+    """One repository with one tag. `password` switches the token flow on."""
 
     token = "registry-token-not-for-logs"
 
@@ -203,7 +203,7 @@ S = TypeVar("S", bound=Site)
 
 @contextmanager
 def serve(site: S, wrap: Callable[[ThreadingHTTPServer], None] | None = None, scheme: str = "http") -> Iterator[S]:
-    """Run a site on a free loopback port; ``wrap`` may put TLS around its socket."""
+    """Run a site on a free loopback port; `wrap` may put TLS around its socket."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -225,7 +225,7 @@ def serve(site: S, wrap: Callable[[ThreadingHTTPServer], None] | None = None, sc
         do_HEAD = do_GET  # noqa: N815 - the name that http.server looks for
 
         def log_message(self, format: str, *args: object) -> None:
-            """Quiet: requests are in ``site.seen``."""
+            """Quiet: requests are in `site.seen`."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True

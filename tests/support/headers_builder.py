@@ -13,7 +13,7 @@ SAFETENSORS_BYTES = {"F32": 4, "F16": 2, "BF16": 2, "U8": 1, "F8_E4M3": 1, "I64"
 
 
 def safetensors_header(tensors: dict[str, tuple[str, tuple[int, ...]]], edit: dict[str, Any] | None = None) -> bytes:
-    """The length and the JSON of a safetensors file; ``edit`` replaces entries by name."""
+    """The length and the JSON of a safetensors file; `edit` replaces entries by name."""
     entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name, (dtype, shape) in tensors.items():
@@ -39,7 +39,7 @@ def write_sparse_safetensors(path: Path, tensors: dict[str, tuple[str, tuple[int
 
 
 def write_checkpoint(folder: Path, config: dict[str, Any], tensors: dict[str, tuple[str, tuple[int, ...]]]) -> Path:
-    """A checkpoint folder: ``config.json`` and one sparse ``model.safetensors``."""
+    """A checkpoint folder: `config.json` and one sparse `model.safetensors`."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config))
     write_sparse_safetensors(folder / "model.safetensors", tensors)

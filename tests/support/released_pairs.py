@@ -95,7 +95,7 @@ def _target_config(architecture: str, **text: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class ReleasedPair:
-    """A target's and a draft's ``config.json``, and what is published about them."""
+    """A target's and a draft's `config.json`, and what is published about them."""
 
     name: str
     target_config: dict[str, Any]
@@ -334,7 +334,7 @@ def tiny_draft_config(**changes: Any) -> dict[str, Any]:
 
 
 def tiny_draft(shapes: Shapes | None = None, dtype: str = "BF16", **changes: Any) -> DraftFacts:
-    """A draft that fits ``tiny_target`` but for what the changes break; its tensors do not follow them."""
+    """A draft that fits `tiny_target` but for what the changes break; its tensors do not follow them."""
     tensors = table(shapes or draft_shapes(TINY_DRAFT_CONFIG), dtype)
     return draft_facts("tiny-draft", tiny_draft_config(**changes), tensors)
 

@@ -1,7 +1,7 @@
 """`paceline fetch URI DIR`: a model's files from hub, object store, registry or web server into a folder.
 
-Run by the cache Job, by an init container, or by hand. Knows files and digests; nothing about what is in a model beyond
-which file names one needs, and no torch.
+The cache Job, an init container or a person runs it. The package knows files and digests; of a model it knows which file
+names one needs and nothing more, and it works without torch.
 """
 
 from paceline_runtime.fetch.arguments import add_arguments

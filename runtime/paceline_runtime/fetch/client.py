@@ -32,7 +32,7 @@ class Reply:
 
 
 class Attempts:
-    """Failures in a row of one piece of work: waits after each, gives up after ``max_retries`` without progress."""
+    """Failures in a row of one piece of work: waits after each, gives up after `max_retries` without progress."""
 
     def __init__(self, max_retries: int, wait: Callable[[float], bool]) -> None:
         self._max_retries, self._wait = max_retries, wait
@@ -54,7 +54,7 @@ class Attempts:
 
 
 class Client:
-    """``wait(seconds)`` sleeps and returns True when the fetch is to stop (`threading.Event.wait`)."""
+    """`wait(seconds)` sleeps and returns True when the fetch is to stop (`threading.Event.wait`)."""
 
     def __init__(self, *, max_retries: int, timeout_s: float, num_connections: int, wait: Callable[[float], bool]) -> None:
         self._max_retries, self._wait = max_retries, wait
@@ -67,7 +67,7 @@ class Client:
                 event_hooks={"response": [_check_redirect]},
             )
         except (ValueError, ImportError, OSError, httpx.InvalidURL) as error:
-            # Its text may quote a proxy's password.
+            # The error's text may quote a proxy's password.
             raise RequestError(
                 "one of the variables HTTP_PROXY, HTTPS_PROXY, ALL_PROXY, NO_PROXY, SSL_CERT_FILE and SSL_CERT_DIR cannot be"
                 " used: proxies read http(s)://host:port, NO_PROXY takes names and addresses but no IPv6 network or brackets,"
@@ -103,7 +103,7 @@ class Client:
                 _check_status(response)
                 yield response
         except (httpx.LocalProtocolError, httpx.UnsupportedProtocol, httpx.InvalidURL) as error:
-            # Its text may quote a header.
+            # The error's text may quote a header.
             raise RefusedError(f"{place(url)}: cannot be asked for ({type(error).__name__})") from error
         except httpx.TransportError as error:
             raise TransientError(f"{place(url)}: {type(error).__name__}: {error or 'connection broke off'}") from error

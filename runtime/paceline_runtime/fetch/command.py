@@ -1,6 +1,6 @@
-"""The command: one request against one folder, exit code. Called by `paceline_runtime.cli`.
+"""The command: one request against one folder, and an exit code. `paceline_runtime.cli` calls it.
 
-Everything that can go wrong arrives here as a FetchError and leaves as one line on stderr and its exit code.
+Everything that can go wrong arrives here as a FetchError and leaves as one line on stderr and the error's exit code.
 """
 
 import argparse
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def fetch(request: Request, environment: Mapping[str, str], progress: Progress, stop: threading.Event) -> None:
-    """Make the folder hold what the request names. A folder that does already is left alone, without network."""
+    """Make the folder hold what the request names. A folder that is complete is left alone, and no source is asked."""
     if isinstance(request.uri, ClaimUri | PathUri):
         _check_mounted(request.uri)
         progress.note("mounted", f"{request.text} is read where it is mounted; nothing to fetch")
@@ -135,7 +135,7 @@ def _kept(folder: Path, old: Manifest | None) -> dict[str, FetchedFile]:
 
 
 def _remove_superseded(folder: Path, old: Manifest | None, files: tuple[FetchedFile, ...]) -> None:
-    """An old shard beside new ones would be loaded; only files that a manifest of ours named are removed."""
+    """Remove the files that only the earlier manifest names: a model would be loaded with an old shard beside the new ones."""
     for path in {file.path for file in old.files} - {file.path for file in files} if old else ():
         with local_errors(folder / path):
             (folder / path).unlink(missing_ok=True)
@@ -154,7 +154,7 @@ def _locked(folder: Path, progress: Progress, stop: threading.Event) -> Iterator
     with handle:
         if not _try_lock(handle, folder):
             progress.note("waiting", f"another fetch is at work in {folder}; waiting for it")
-            # Asked again and again: a wait inside flock would sleep through a SIGTERM.
+            # The loop asks again and again: a wait inside flock would sleep through a SIGTERM.
             while not _try_lock(handle, folder):
                 if stop.wait(_LOCK_POLL_S):
                     raise InterruptedFetch("interrupted while waiting for another fetch")

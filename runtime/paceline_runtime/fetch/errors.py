@@ -8,7 +8,7 @@
     ├── UnavailableError  6    the source could not be reached in spite of retries; trying again may help
     └── InterruptedFetch  130  SIGTERM or SIGINT; the next call resumes
 
-`TransientError` never leaves the package: it is what a retry loop catches.
+`TransientError` never leaves the package: a retry loop catches it.
 """
 
 from typing import ClassVar
@@ -59,13 +59,13 @@ class UnavailableError(FetchError):
 
 
 class InterruptedFetch(FetchError):  # noqa: N818 - an interruption is not an error of anybody's
-    """Asked to stop; what has arrived stays as `.partial` files."""
+    """The fetch was asked to stop; what has arrived stays as `.partial` files."""
 
     exit_code = EXIT_INTERRUPTED
 
 
 class TransientError(Exception):
-    """One failed attempt. ``retry_after_s`` is what the server asked us to wait, if it did."""
+    """One failed attempt. `retry_after_s` is what the server asked us to wait, if it did."""
 
     def __init__(self, what: str, retry_after_s: float | None = None) -> None:
         super().__init__(what)

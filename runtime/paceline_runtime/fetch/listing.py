@@ -11,7 +11,7 @@ Algorithm = Literal["sha256", "git-sha1", "md5"]
 
 @dataclass(frozen=True)
 class Digest:
-    """`git-sha1` is git's name of a blob: SHA-1 over ``blob SIZE\\0`` and the content."""
+    """`git-sha1` is git's name of a blob: SHA-1 over `blob SIZE\\0` and the content."""
 
     algorithm: Algorithm
     hex: str
@@ -19,7 +19,7 @@ class Digest:
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """One file to fetch. ``path`` is relative and already checked; ``etag`` is a strong validator of ``url``."""
+    """One file to fetch. `path` is relative and already checked; `etag` is a strong validator of `url`."""
 
     path: str
     url: str = field(repr=False)
@@ -42,7 +42,7 @@ class RemoteFile:
 
 @dataclass(frozen=True)
 class Listing:
-    """The files of one request. ``revision`` is the commit or digest they belong to, empty where there is none."""
+    """The files of one request. `revision` is the commit or digest that the files belong to, empty where there is none."""
 
     revision: str
     files: tuple[RemoteFile, ...]

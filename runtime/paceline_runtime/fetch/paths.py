@@ -22,12 +22,12 @@ def safe_path(name: str) -> str:
 
 
 def is_ours(name: str) -> bool:
-    """Whether the name is of a fetch's own bookkeeping: in a source, of a folder that was fetched and then uploaded whole."""
+    """Whether the name is a fetch's own bookkeeping; a source has such names where a fetched folder was uploaded whole."""
     return name.endswith(PARTIAL_SUFFIX) or name.startswith(RESERVED_PREFIX)
 
 
 def inside(folder: Path, path: str) -> Path:
-    """``folder/path`` with its parents made, refused when a link in the folder would lead it outside."""
+    """`folder/path` with its parents made, refused when a link in the folder would lead it outside."""
     target = folder / PurePosixPath(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     if not target.parent.resolve().is_relative_to(folder.resolve()):

@@ -8,7 +8,7 @@ from paceline_runtime.fetch.errors import RequestError
 
 
 def address(environment: Mapping[str, str], variable: str, scheme: str) -> str:
-    """The http(s) address in ``variable``, without a slash at the end."""
+    """The http(s) address in `variable`, without a slash at the end."""
     text = environment.get(variable, "").strip().rstrip("/")
     if not text:
         raise RequestError(f"{scheme}:// needs {variable}, the service's address: https://...")
@@ -22,7 +22,7 @@ def address(environment: Mapping[str, str], variable: str, scheme: str) -> str:
 
 
 def credential(environment: Mapping[str, str], variable: str) -> str | None:
-    """The value of ``variable`` as a header can carry it, None when it is unset or empty.
+    """The value of `variable` as a header can carry it, None when it is unset or empty.
 
     A line end at its end is what an `echo` into a secret leaves. Anything else that is not printable ASCII is refused here:
     the HTTP library would quote the value in its error.

@@ -23,7 +23,7 @@ from paceline_runtime.fetch.sources.selection import gguf_model
 
 @dataclass(frozen=True)
 class BearerAuth(httpx.Auth):
-    """Sends a token; httpx drops it when a redirect leaves the host."""
+    """Sends a token; httpx drops the token when a redirect leaves the host."""
 
     token: str = field(repr=False)
 

@@ -58,7 +58,7 @@ def _manifest(base: str, reference: str, client: Client, auth: RegistryAuth) -> 
 
 
 def _choose(entries: Any, base: str) -> str:
-    """The one for this machine; an entry without a platform serves all. Attestations have an unknown one."""
+    """The manifest for this machine; one without a platform serves all machines. Attestations have an unknown platform."""
     wanted = ("linux", _ARCHITECTURES.get(platform.machine(), platform.machine()))
     for entry in entries if isinstance(entries, list) else []:
         where = entry.get("platform") if isinstance(entry, dict) else ()

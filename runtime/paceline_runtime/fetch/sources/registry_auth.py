@@ -1,4 +1,4 @@
-"""Registry tokens: answers a 401 challenge once, then sends what it got (OCI distribution spec, Docker token flow)."""
+"""Registry tokens: a 401 challenge is answered once, then the token is sent (OCI distribution spec, Docker token flow)."""
 
 import base64
 import json
@@ -16,7 +16,7 @@ _PARAMETER = re.compile(r'(\w+)=(?:"([^"]*)"|([^\s",]+))')
 
 
 class RegistryAuth(httpx.Auth):
-    """``basic`` is the registry's ``user:password`` in base64 as a Docker config holds it, None for anonymous pulls."""
+    """`basic` is the registry's `user:password` in base64 as a Docker config holds it, None for anonymous pulls."""
 
     def __init__(self, basic: str | None) -> None:
         self._basic = basic
@@ -55,7 +55,7 @@ class RegistryAuth(httpx.Auth):
 
 
 def docker_credentials(registry: str, environment: Mapping[str, str]) -> str | None:
-    """The registry's entry in ``$DOCKER_CONFIG/config.json`` (the form of an image pull secret), None where there is none."""
+    """The registry's entry in `$DOCKER_CONFIG/config.json` (the form of an image pull secret), None where there is none."""
     folder = environment.get("DOCKER_CONFIG")
     if not folder:
         return None

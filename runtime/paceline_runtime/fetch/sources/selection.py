@@ -14,9 +14,9 @@ _SHARD = re.compile(r"-\d{5}-of-\d{5}(?=\.gguf$)")
 def select(names: Iterable[str], include: Sequence[str] = (), exclude: Sequence[str] = ()) -> set[str]:
     """The names to fetch.
 
-    Without ``include``: what the runtime reads, which is support files and either the safetensors weights or the one GGUF
-    model. ``include`` globs replace that choice; ``exclude`` globs are taken off either. RequestError for an ``include`` that
-    the source has nothing for: what it was to bring would be missed when the model is loaded.
+    Without `include`: what the runtime reads, which is support files and either the safetensors weights or the one GGUF
+    model. `include` globs replace that choice; `exclude` globs are taken off either. RequestError for an `include` that
+    the source has nothing for: the model would be loaded without the file that the glob was to bring.
     """
     names = set(names)
     if idle := [pattern for pattern in include if not any(_matches(name, [pattern]) for name in names)]:

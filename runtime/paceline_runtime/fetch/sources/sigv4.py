@@ -17,7 +17,7 @@ _EMPTY_SHA256 = hashlib.sha256(b"").hexdigest()
 
 @dataclass(frozen=True)
 class Credentials:
-    """Keys of an account. ``session_token`` comes with temporary ones."""
+    """Keys of an account. `session_token` comes with temporary ones."""
 
     access_key_id: str
     secret_access_key: str = field(repr=False)
@@ -42,7 +42,7 @@ class SigV4Auth(httpx.Auth):
 
 
 def authorization(request: httpx.Request, credentials: Credentials, region: str) -> str:
-    """The Authorization header for a request that carries ``x-amz-date``; signs host, range and every x-amz header."""
+    """The Authorization header for a request that carries `x-amz-date`; signs host, range and every x-amz header."""
     names = sorted(name for name in request.headers if name in ("host", "range") or name.startswith("x-amz-"))
     date = request.headers["x-amz-date"]
     scope = f"{date[:8]}/{region}/s3/aws4_request"

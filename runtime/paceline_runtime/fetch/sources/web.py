@@ -7,7 +7,7 @@ from paceline_runtime.fetch.listing import Digest, Listing, RemoteFile
 
 
 def list_web(uri: WebUri, client: Client) -> Listing:
-    """The one file. The probe may fail (signed addresses often allow GET only): then the size is learned while it comes."""
+    """The one file. Its size is learned while it comes where the probe fails: signed addresses often allow GET only."""
     size_bytes, etag = _probe(uri.url, client)
     digest = Digest("sha256", uri.sha256) if uri.sha256 else None
     return Listing("", (RemoteFile(uri.file_name, uri.url, size_bytes, digest, etag),))

@@ -13,7 +13,7 @@ from paceline_runtime.fetch.transfer.partial import PartialFile
 
 
 class Download:
-    """``on_bytes`` hears of every change in what has arrived, negative when something is thrown away."""
+    """`on_bytes` hears how many bytes have arrived, as a negative number when bytes are thrown away."""
 
     def __init__(
         self,
@@ -26,10 +26,10 @@ class Download:
         self._on_bytes, self._should_stop = on_bytes, should_stop
 
     def run(self, file: RemoteFile, path: Path) -> None:
-        """Bring ``path`` to the whole, verified content of ``file``.
+        """Bring `path` to the whole, verified content of `file`.
 
         A digest that does not match is fetched once more from the start (a cache on the way may have been at fault);
-        then IntegrityError, and nothing is left under ``path``.
+        then IntegrityError, and nothing is left under `path`.
         """
         with PartialFile(path, file.digest, file.size_bytes) as partial:
             self._on_bytes(partial.size_bytes)
@@ -107,7 +107,7 @@ def _range_headers(file: RemoteFile, offset: int) -> Mapping[str, str]:
 
 
 def _continues(response: httpx.Response, offset: int) -> bool:
-    """Whether the response goes on at ``offset``: servers may ignore a range and answer 200 with everything."""
+    """Whether the response goes on at `offset`: servers may ignore a range and answer 200 with everything."""
     match = re.match(r"bytes (\d{1,18})-", response.headers.get("content-range", ""))
     return response.status_code == 206 and match is not None and int(match[1]) == offset
 

@@ -1,6 +1,6 @@
-"""`.paceline-fetch.json`: written last, so its request says that the folder is whole, and for what.
+"""`.paceline-fetch.json`: the fetch writes the manifest last, so its request says that the folder is whole, and for what.
 
-While files are put in place it names none (`being_replaced`): then it only tells which files are ours to remove.
+While files are put in place the manifest names no request (`being_replaced`) and only tells which files are ours to remove.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ _VERSION = 1
 
 @dataclass(frozen=True)
 class FetchedFile:
-    """One file in the folder. ``identity`` is the remote file's (an archive's, for what was unpacked from it)."""
+    """One file in the folder. `identity` is the remote file's (an archive's, for what was unpacked from it)."""
 
     path: str
     size_bytes: int
@@ -36,7 +36,7 @@ class FetchedFile:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What was asked (``request``: a hash, since URIs may carry secrets), what it resolved to, what lies here."""
+    """What was asked (`request`: a hash, since URIs may carry secrets), what it resolved to, what lies here."""
 
     request: str
     source: str

@@ -19,7 +19,7 @@ class _Hash(Protocol):
 
 
 class PartialFile:
-    """Opened for appending; what an earlier run left is hashed once, then every chunk as it comes."""
+    """A file open for appending; what an earlier run left is hashed once, then every chunk as it comes."""
 
     def __init__(self, path: Path, expected: Digest | None, size_bytes: int | None) -> None:
         self._expected, self._total_bytes = expected, size_bytes
@@ -49,7 +49,7 @@ class PartialFile:
         self._hash, self.size_bytes = self._new_hash(), 0
 
     def sync(self) -> None:
-        """To the disk, so that a rename never uncovers a hole after a crash."""
+        """Write the file to the disk, so that a rename never uncovers a hole after a crash."""
         with local_errors(Path(self._file.name)):
             self._file.flush()
             os.fsync(self._file.fileno())
@@ -80,7 +80,7 @@ class PartialFile:
 
 
 class local_errors:  # noqa: N801 - reads as the statement it is
-    """Turns an OSError about ``path`` into a FolderError that says what to do."""
+    """Turns an OSError about `path` into a FolderError that says what to do."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

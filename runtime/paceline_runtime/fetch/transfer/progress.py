@@ -1,4 +1,4 @@
-"""Lines about how far a fetch is, for people or for log collectors. Called from all download threads."""
+"""Lines about how far a fetch is, for people or for log collectors. All download threads call it."""
 
 import json
 import threading
@@ -10,7 +10,7 @@ _MIB = 1 << 20
 
 
 class Progress:
-    """Writes at most one progress line per ``interval_s``; events that happen once are always written."""
+    """Writes at most one progress line per `interval_s`; events that happen once are always written."""
 
     def __init__(
         self,

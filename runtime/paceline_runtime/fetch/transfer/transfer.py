@@ -22,7 +22,7 @@ _MIB = 1 << 20
 
 
 class Transfer:
-    """``kept`` maps paths to identities of files that the folder already holds whole; they are not fetched again."""
+    """`kept` maps paths to identities of files that the folder already holds whole; they are not fetched again."""
 
     def __init__(self, folder: Path, listing: Listing, kept: Mapping[str, FetchedFile], progress: Progress) -> None:
         self._folder, self._listing, self._kept, self._progress = folder, listing, kept, progress
@@ -66,7 +66,7 @@ class Transfer:
             )
 
     def _download_all(self, client: Client, num_workers: int, stop: threading.Event) -> None:
-        """The first failure stops the others at their next chunk; it is the one that is raised."""
+        """The first failure stops the other downloads at their next chunk, and is raised."""
         failed = threading.Event()
         download = Download(client, self._listing.auth, self._progress.add, lambda: stop.is_set() or failed.is_set())
         with ThreadPoolExecutor(num_workers) as pool:

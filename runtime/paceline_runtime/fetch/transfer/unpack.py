@@ -1,4 +1,4 @@
-"""A tar layer into plain files. Refuses what could write elsewhere or fill the disk; links have no place in a model."""
+"""A tar layer into plain files. It refuses what could write elsewhere or fill the disk; links have no place in a model."""
 
 import gzip
 import lzma
@@ -18,7 +18,7 @@ _WHITEOUT = ".wh."
 
 
 def unpack(archive: Path, folder: Path, should_stop: Callable[[], bool]) -> list[str]:
-    """Unpack into ``folder``; the relative paths of the files. gzip is recognized by content."""
+    """Unpack into `folder`; the relative paths of the files. gzip is recognized by content."""
     try:
         with tarfile.open(archive) as tar:
             return [_extract(tar, member, folder, should_stop) for member in _files(tar, archive)]
