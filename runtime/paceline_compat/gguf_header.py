@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from . import ggml_types
 from .errors import MetadataError
-from .gguf_cursor import Cursor
+from .gguf_cursor import WINDOW_BYTES, Cursor
 from .source import Source
 from .tensors import TensorInfo, describe_overlap
 
@@ -121,9 +121,9 @@ class GgufHeader:
         return value
 
 
-def read_header(source: Source) -> GgufHeader:
+def read_header(source: Source, window_bytes: int = WINDOW_BYTES) -> GgufHeader:
     """Read and check a GGUF header. Raises MetadataError naming the key or tensor that is wrong."""
-    cursor = Cursor(source)
+    cursor = Cursor(source, window_bytes)
     version, num_tensors, num_keys = _read_preamble(cursor)
     metadata = _read_metadata(cursor, num_keys)
     alignment = _alignment(cursor, metadata)
