@@ -75,12 +75,14 @@ class HttpSource:
 
     def read(self, offset: int, length: int) -> bytes:
         check_range(self, offset, length)
-        if length == 0 or offset + length <= len(self._head):
-            return self._head[offset : offset + length]
+        known = self._head[offset : offset + length]
+        offset, length = offset + len(known), length - len(known)
+        if not length:
+            return known
         data, total = self._get(offset, length)
         if len(data) != length or total != self.size_bytes:
             raise SourceError(self.name, f"gave {len(data)} of {length} bytes at {offset}: it changed or broke off")
-        return data
+        return known + data
 
     def _first(self) -> tuple[bytes, int]:
         data, total = self._get(0, _FIRST_READ_BYTES)
@@ -101,7 +103,7 @@ class HttpSource:
             redirect = _SafeRedirect()
             with opened_within(request, left_s, min(folder.timeout_s, left_s), redirect) as response:
                 self.commit = redirect.commit or response.headers.get(_COMMIT_HEADER) or self.commit
-                return self._bounded(response, length), self._total(response, length)
+                return self._bounded(response, length), self._total(response, offset, length)
         except urllib.error.HTTPError as error:
             with error:
                 return self._refused(error)
@@ -112,18 +114,22 @@ class HttpSource:
 
     def _bounded(self, response: HTTPResponse, length: int) -> bytes:
         """At most ``length`` bytes, in pieces: a slow sender meets the budget, not just the socket's timeout."""
-        data, piece = b"", b"any"
+        data, piece = bytearray(), b"any"
         while len(data) < length and piece:
             piece = response.read1(length - len(data))
             self._folder.budget.left_s(self.name)  # also where nothing came: then it may have been cut off for that
             data += piece
-        return data
+        return bytes(data)
 
-    def _total(self, response: HTTPResponse, length: int) -> int:
-        if response.status == 206 and (match := re.search(r"/(\d{1,18})$", response.headers.get("Content-Range", ""))):
-            return int(match[1])
+    def _total(self, response: HTTPResponse, offset: int, length: int) -> int:
+        """The file's whole size, once it is known that the body begins at ``offset``."""
+        placed = re.fullmatch(r"bytes (\d{1,18})-\d{1,18}/(\d{1,18})", response.headers.get("Content-Range", ""))
+        if response.status == 206 and placed:
+            if int(placed[1]) != offset:
+                raise SourceError(self.name, f"gave bytes from {placed[1]} on where those from {offset} on were asked for")
+            return int(placed[2])
         size = response.headers.get("Content-Length", "")
-        if response.status == 200 and size.isdigit() and int(size) <= length:
+        if response.status == 200 and not offset and size.isdigit() and int(size) <= length:
             return int(size)
         raise SourceError(self.name, "its server does not answer ranged requests", "use a server that does")
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import http.server
+import random
 import re
 import select
 import socket
@@ -14,6 +15,7 @@ from headers_builder import GgufFile, safetensors_bytes
 
 from paceline_compat import MetadataError, MissingFileError, SourceError, open_location, pinned_location, read_target
 from paceline_compat.budget import Budget
+from paceline_compat.gguf_header import read_header
 from paceline_compat.safetensors_header import read_folder
 from paceline_compat.source import find
 
@@ -57,12 +59,13 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def _send(self, data):
         match = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers["Range"])
-        begin, end = int(match[1]), int(match[2]) + 1
+        shift = self.hub.mode == "shifted"
+        begin, end = int(match[1]) + shift, int(match[2]) + 1 + shift
         part = data if self.hub.mode == "whole" else data[begin:end]
         if not part:
             return self.send_error(416)
         self.send_response(200 if self.hub.mode == "whole" else 206)
-        if self.hub.mode == "ranges" or self.hub.mode == "short":
+        if self.hub.mode in ("ranges", "short", "shifted"):
             self.send_header("Content-Range", f"bytes {begin}-{begin + len(part) - 1}/{len(data)}")
         self.send_header("Content-Length", str(len(part)))
         if self.hub.commit:
@@ -182,6 +185,44 @@ def test_redirects_leave_http_for_nothing_else(hubs):
     hubs[0].redirect_to = "file:///etc/passwd"
     with pytest.raises(SourceError, match=r"file://, which is not followed|config\.json"):
         open_location(hubs[0].address).folder.open("config.json")
+
+
+@pytest.mark.parametrize("edge", [64 << 10, 100_000])
+def test_any_range_of_a_remote_file_is_its_bytes(hubs, edge):
+    """Around the end of what opening it read, and at the file's end."""
+    data = random.Random(0).randbytes(100_000)
+    hubs[0].files["/m.bin"] = data
+    source = open_location(hubs[0].address).folder.open("m.bin")
+    for begin in range(edge - 4, edge + 1):
+        for end in range(begin, min(edge + 4, len(data)) + 1):
+            assert data[begin:end] == source.read(begin, end - begin)
+    assert data == source.read(0, len(data))
+    asked = [tuple(map(int, seen[1].removeprefix("bytes=").split("-"))) for seen in hubs[0].seen]
+    assert all(begin >= 64 << 10 for begin, _ in asked[1:]), "what is known is not asked for again"
+    assert (64 << 10, 99_999) == asked[-1]
+
+
+def test_another_part_than_was_asked_for_is_refused(hubs):
+    """A cache that answers with what it has, say: the bytes would be taken for those at the place that was asked for."""
+    hubs[0].files["/m.bin"] = bytes(300_000)
+    source = open_location(hubs[0].address).folder.open("m.bin")
+    hubs[0].mode = "shifted"
+    with pytest.raises(SourceError, match="gave bytes from 100001 on where those from 100000 on were asked for"):
+        source.read(100_000, 100)
+
+
+def test_a_vocabulary_of_megabytes_takes_few_requests(hubs):
+    """The budget of the webhook is a few seconds, and each request costs it a new connection."""
+    words = ["some" * 1000] * 2000
+    file = GgufFile().add_value("words", words).add_tensor("t", (2 << 20,), 0, 8 << 20)
+    hubs[0].files["/m.gguf"] = file.build()
+    header = read_header(open_location(f"{hubs[0].address}/m.gguf").folder.open("m.gguf"))
+    assert (2000, 2 << 20) == (header.count("words"), header.tensors["t"].num_elements)
+    asked = [tuple(map(int, seen[1].removeprefix("bytes=").split("-"))) for seen in hubs[0].seen]
+    assert 8_000_000 < header.data_offset < 8_100_000
+    assert [(0, 65_535), (65_536, (1 << 20) - 1)] == asked[:2]
+    assert 5 == len(asked)
+    assert sum(end + 1 - begin for begin, end in asked) < header.data_offset + (4 << 20)
 
 
 def test_a_token_from_the_environment_never_reaches_a_plain_address(hubs):
