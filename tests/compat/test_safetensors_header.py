@@ -174,3 +174,12 @@ def test_a_header_longer_than_the_first_read_is_read_whole():
     many = {f"layer.{i}.weight": ("U8", (1,)) for i in range(2000)}
     assert len(safetensors_header(many)) > 64 << 10
     assert len(read(safetensors_bytes(many)).tensors) == 2000
+
+
+@pytest.mark.parametrize("more", range(-2, 3))
+def test_a_header_may_end_on_either_side_of_the_first_read(more):
+    """The writer pads with blanks; what follows in the first read is data."""
+    text = safetensors_header(TENSORS)[8:]
+    length = (64 << 10) - 8 + more
+    header = read(raw_file(text.ljust(length), bytes(28)))
+    assert {"a.weight": length + 8, "b.weight": length + 20} == {n: t.offset for n, t in header.tensors.items() if t.num_bytes}
