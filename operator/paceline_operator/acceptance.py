@@ -32,14 +32,17 @@ class Counters:
 
 
 def parse_counters(text: str) -> Counters:
-    """The three counters out of an exposition; label sets of one name are added up, other lines ignored."""
+    """The three counters out of an exposition; label sets of one name are added up, other lines ignored.
+
+    ValueError where one of them is not a number, OverflowError where it is infinite.
+    """
     totals = dict.fromkeys((METRIC_DRAFTED, METRIC_ACCEPTED, METRIC_STEPS), 0.0)
     for line in text.splitlines():
         name, _, value = line.partition(" ")
         name, labels, rest = name.partition("{")
         if name in totals:
             # Label values may hold spaces, so the value is what follows the last brace.
-            number = (line.rpartition("}")[2] if labels or rest else value).split()[0]
+            number, *_ = (line.rpartition("}")[2] if labels or rest else value).split()
             totals[name] += float(number)
     return Counters(*(int(total) for total in totals.values()))
 

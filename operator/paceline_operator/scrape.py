@@ -36,6 +36,16 @@ class Scraper:
         try:
             async with self._session.get(f"http://{host}:{PORT_HTTP}{PATH_METRICS}") as response:
                 response.raise_for_status()
-                return parse_counters((await response.content.read(MAX_BYTES)).decode(errors="replace"))
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError):
+                return parse_counters((await _body(response)).decode(errors="replace"))
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError, OverflowError):
             return None
+
+
+async def _body(response: aiohttp.ClientResponse) -> bytes:
+    """All that is sent; ValueError where that is too much. `read(n)` gives what has come so far, at times half a number."""
+    body = bytearray()
+    async for piece in response.content.iter_any():
+        body += piece
+        if len(body) > MAX_BYTES:
+            raise ValueError(f"more than {MAX_BYTES} bytes of metrics")
+    return bytes(body)
