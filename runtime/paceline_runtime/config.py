@@ -115,7 +115,8 @@ class EngineConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ServeConfig:
-    """How the HTTP server presents the engine. `api_keys` empty means that everyone may ask.
+    """How the HTTP server presents the engine. `api_keys` empty means that everyone may ask, `admin_keys` that nobody may
+    administer.
 
     `keepalive_s` is how long a stream may be silent before an empty chunk is sent.
     """
@@ -125,6 +126,7 @@ class ServeConfig:
     port: int = 8000
     served_model_name: str = ""
     api_keys: tuple[str, ...] = ()
+    admin_keys: tuple[str, ...] = ()
     drain_timeout_s: float = 30.0
     keepalive_s: float = 15.0
     max_body_bytes: int = 16 * 1024 * 1024
@@ -138,6 +140,10 @@ class ServeConfig:
             (0 <= self.port <= 65535, f"--port must be between 0 and 65535, got {self.port}"),
             (self.drain_timeout_s >= 0, f"--drain-timeout-s must not be negative, got {self.drain_timeout_s:g}"),
             (self.keepalive_s > 0, f"--keepalive-s must be above 0, got {self.keepalive_s:g}"),
+            (
+                not set(self.api_keys) & set(self.admin_keys),
+                "--admin-key is an API key too: give administration a key of its own",
+            ),
             (self.max_body_bytes >= 1, f"--max-body-bytes must be at least 1, got {self.max_body_bytes}"),
         ]
         return self.engine.problems() + [message for ok, message in checks if not ok]

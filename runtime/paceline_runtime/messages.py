@@ -107,11 +107,15 @@ class Ready(Message, frozen=True, kw_only=True):
 
 
 class Rebuilt(Message, frozen=True, kw_only=True):
-    """The cache now has `num_pages`; with an `error` it is the old one, because requests run (`is_busy`) or it cannot be."""
+    """The cache now has `num_pages`; with an `error` it is as large as before, since requests run (`is_busy`) or it cannot be.
+
+    `param` is the field of the `Rebuild` that is at fault.
+    """
 
     num_pages: int
     plan: str
     error: str | None = None
+    param: str | None = None
     is_busy: bool = False
 
 

@@ -19,7 +19,7 @@ from paceline_runtime.errors import ConfigError
 from paceline_runtime.flags import size_bytes
 from paceline_runtime.server.command import add_arguments, serve_config
 
-NOT_IN_THE_CONFIG = {"-h", "--help", "--model", "--api-key-file"}
+NOT_IN_THE_CONFIG = {"-h", "--help", "--model", "--api-key-file", "--admin-key-file"}
 """Asked for help, given by `configured`, read into the keys."""
 
 
@@ -60,6 +60,7 @@ def test_every_flag_reaches_the_config() -> None:
         "--port": "9000",
         "--served-model-name": "mine",
         "--api-key": "secret",
+        "--admin-key": "higher",
         "--drain-timeout-s": "3",
         "--log-level": "error",
     }
@@ -97,6 +98,7 @@ def test_every_flag_reaches_the_config() -> None:
         port=9000,
         served_model_name="mine",
         api_keys=("secret",),
+        admin_keys=("higher",),
         drain_timeout_s=3.0,
         keepalive_s=2.0,
         max_body_bytes=2**20,
@@ -130,6 +132,10 @@ def test_all_wrong_values_are_named_at_once() -> None:
         (["--api-key", " "], "--api-key is empty"),
         (["--api-key-file", "/nowhere"], "cannot be read"),
         (["--api-key-file", ""], "--api-key-file is empty"),
+        (["--admin-key", " "], "--admin-key is empty"),
+        (["--admin-key-file", "/nowhere"], "--admin-key-file /nowhere cannot be read"),
+        (["--admin-key-file", ""], "--admin-key-file is empty"),
+        (["--admin-key", "same", "--api-key", "same"], "a key of its own"),
         (["--host", ""], "--host is empty"),
         (["--threads", "100000"], "at most 1024"),
     ],
@@ -141,30 +147,39 @@ def test_flags_that_contradict_each_other_are_refused(flags: list[str], remedy: 
         configured(*flags)
 
 
-def test_keys_come_from_flags_environment_and_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+KINDS_OF_KEYS = pytest.mark.parametrize("kind", ["api", "admin"])
+
+
+@KINDS_OF_KEYS
+def test_keys_come_from_flags_environment_and_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     """All of them count; blank lines do not, nor blanks around a key, nor what some editors put before a file's text."""
     file = tmp_path / "keys"
     file.write_text("third\n\n  fourth \n", "utf-8-sig")
-    monkeypatch.setenv(env.API_KEY, "second")
+    monkeypatch.setenv(f"PACELINE_{kind.upper()}_KEY", "second")
+    config = configured(f"--{kind}-key", " first\n", f"--{kind}-key-file", str(file))
+    keys = {"api": config.api_keys, "admin": config.admin_keys}
 
-    assert configured("--api-key", " first\n", "--api-key-file", str(file)).api_keys == ("first", "second", "third", "fourth")
+    assert ("first", "second", "third", "fourth") == keys.pop(kind)
+    assert [()] == [*keys.values()]
 
 
+@KINDS_OF_KEYS
 @pytest.mark.parametrize("text", ["", "\n \n"])
-def test_a_key_file_without_a_key_does_not_open_the_server(tmp_path: Path, text: str) -> None:
+def test_a_key_file_without_a_key_does_not_open_the_server(tmp_path: Path, text: str, kind: str) -> None:
     """A secret that is not filled in yet must not mean that everyone may ask."""
     file = tmp_path / "keys"
     file.write_text(text)
 
-    with pytest.raises(ConfigError, match="holds no key"):
-        configured("--api-key-file", str(file))
+    with pytest.raises(ConfigError, match=f"--{kind}-key-file .* holds no key"):
+        configured(f"--{kind}-key-file", str(file))
 
 
-def test_an_empty_key_in_the_environment_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", [env.API_KEY, env.ADMIN_KEY])
+def test_an_empty_key_in_the_environment_is_an_error(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Likewise."""
-    monkeypatch.setenv(env.API_KEY, "")
+    monkeypatch.setenv(name, "")
 
-    with pytest.raises(ConfigError, match=env.API_KEY):
+    with pytest.raises(ConfigError, match=name):
         configured()
 
 

@@ -66,6 +66,7 @@ class FakeEngine:
     running: dict[str, Script] = field(default_factory=dict)
     aborted: list[str] = field(default_factory=list)
     num_added: int = 0
+    num_rebuilds: int = 0
     num_prompt_tokens: int = 0
     num_generated: int = 0
     num_steps: int = 0
@@ -101,9 +102,12 @@ class FakeEngine:
 
     def rebuild(self, sizes: Rebuild) -> Rebuilt:
         """Takes any number of pages up to a thousand, while nothing runs."""
+        self.num_rebuilds += 1
         too_many = sizes.num_pages is not None and sizes.num_pages > 1000
         error = "too many pages" if too_many else "requests run" if self.running else None
-        return Rebuilt(num_pages=sizes.num_pages or NUM_PAGES, plan="a plan", error=error, is_busy=bool(self.running))
+        param = "num_pages" if too_many else None
+        num_pages, is_busy = sizes.num_pages or NUM_PAGES, bool(self.running)
+        return Rebuilt(num_pages=num_pages, plan="a plan", error=error, param=param, is_busy=is_busy)
 
     def step(self) -> list[Tokens]:
         """Every request that is not silent moves on."""

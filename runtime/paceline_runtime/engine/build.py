@@ -6,8 +6,9 @@ depend on the checkpoint.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -17,7 +18,14 @@ from paceline_runtime.engine.budget import PrefillBudget
 from paceline_runtime.engine.core import Engine, EngineInfo
 from paceline_runtime.engine.depth import AdaptiveDepth, FixedDepth
 from paceline_runtime.engine.executor import Executor
-from paceline_runtime.engine.memory import MemoryPlan, budget_bytes, plan_memory
+from paceline_runtime.engine.memory import (
+    MemoryPlan,
+    SizeError,
+    available_bytes,
+    budget_bytes,
+    plan_memory,
+    refuse_more_than_there_is,
+)
 from paceline_runtime.engine.preflight import refuse_early
 from paceline_runtime.engine.rows import Rows
 from paceline_runtime.engine.warmup import warm_up
@@ -47,6 +55,8 @@ def build_engine(config: EngineConfig, on_progress: Progress | None = None, deco
         torch.set_num_threads(config.threads)
     device = pick_device(config.device)
     dtype = pick_dtype(config.dtype, device)
+    if config.memory_bytes is not None:
+        refuse_more_than_there_is(config.memory_bytes, available_bytes(config, device=device))
     if not config.dummy_weights:
         refuse_early(config, dtype, budget_bytes(config, device=device))
     report("loading the target", 0.0)
@@ -77,7 +87,7 @@ def assemble(config: EngineConfig, target: TargetModel, proposer: Proposer | Non
         info,
         PrefillBudget(config.max_prefill_tokens, fixed_tokens=config.decode_prefill_tokens),
         AdaptiveDepth(num_steps) if config.speculative_adaptive and num_steps else FixedDepth(num_steps),
-        CacheResizer(config),
+        CacheResizer(config, plan),
         lag=_lag(config, target),
         seed=config.seed,
     )
@@ -86,7 +96,17 @@ def assemble(config: EngineConfig, target: TargetModel, proposer: Proposer | Non
 def allocate(
     config: EngineConfig, target: TargetModel, proposer: Proposer | None, plan: MemoryPlan
 ) -> tuple[TargetMemory, Rows]:
-    """The caches and per-request buffers of a plan; the proposer is bound to them."""
+    """The caches and per-request buffers of a plan; the proposer is bound to them. SizeError when they cannot be had."""
+    try:
+        return _allocate(config, target, proposer, plan)
+    except (RuntimeError, MemoryError) as error:  # torch has no narrower one on a CPU
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise SizeError("num_pages", f"the memory that was planned cannot be had, lower --num-pages: {reason}") from None
+
+
+def _allocate(
+    config: EngineConfig, target: TargetModel, proposer: Proposer | None, plan: MemoryPlan
+) -> tuple[TargetMemory, Rows]:
     num_steps = proposer.num_steps if proposer else 0
     num_rows = config.max_running_req + 1
     pages = PageStore(
@@ -105,33 +125,61 @@ def allocate(
 
 
 class CacheResizer:
-    """Gives an idle engine another cache. Keeps the configuration, so that later sizes start from the current ones."""
+    """Gives an idle engine another cache. Keeps what the present one was made of: later sizes start from it."""
 
-    def __init__(self, config: EngineConfig) -> None:
-        self._config = config
+    def __init__(self, config: EngineConfig, plan: MemoryPlan) -> None:
+        self._config, self._plan = config, plan
 
     def __call__(self, engine: Engine, sizes: Rebuild) -> None:
-        """Weights stay. ValueError (and the engine as it was) when the new sizes cannot hold one context.
+        """Weights stay. SizeError, with a cache as large as before, when the new one cannot be.
 
-        The old tensors are freed before new ones are taken: both need not fit together.
+        The old tensors are freed before new ones are taken: both need not fit together. So the plan is bounded by what is
+        there now; should an allocation fail all the same, a cache of the old sizes is made anew.
         """
         given = {name: getattr(sizes, name) for name in sizes.__struct_fields__ if getattr(sizes, name) is not None}
-        if sizes.memory_bytes is not None:
-            given.setdefault("num_pages", None)  # a number of pages from the start would outweigh the new budget
-        config = replace(self._config, max_model_len=engine.info.max_model_len, **given)
-        problems = config.problems()
-        if problems:
-            raise ValueError("; ".join(problems))
-        executor = engine.executor
-        target, proposer, decode = executor.target, executor.proposer, engine.scheduler.decode
-        plan = plan_memory(config, target, proposer, freed=executor.memory)
+        try:
+            config, plan = self._planned(engine, given)
+            self._fill(engine, config, plan)
+        except SizeError as error:
+            field, problem = error.field, str(error)
+        else:
+            self._config, self._plan = config, plan
+            return
+        # Only here is the error gone, and with it what its traceback held of the new tensors.
+        if not engine.executor.has_caches:
+            self._restore(engine)
+        raise SizeError(field if field in given else next(iter(given), field), problem)
+
+    def _planned(self, engine: Engine, given: Mapping[str, int]) -> tuple[EngineConfig, MemoryPlan]:
+        """The configuration with the new sizes, and its plan. Nothing has changed when it raises."""
+        executor, sizes = engine.executor, dict[str, Any](given)
+        if "memory_bytes" in given:
+            sizes.setdefault("num_pages", None)  # a number of pages from the start would outweigh the new budget
+        config = replace(self._config, max_model_len=engine.info.max_model_len, **sizes)
+        target, proposer, freed = executor.target, executor.proposer, executor.memory
+        if problems := config.problems():
+            named = [name for name in given if f"--{name.replace('_', '-')} " in problems[0]]
+            raise SizeError(named[0], "; ".join(problems))
+        if "memory_bytes" in given:
+            refuse_more_than_there_is(given["memory_bytes"], available_bytes(config, target, proposer, freed=freed))
+        return config, plan_memory(config, target, proposer, freed=freed)
+
+    def _restore(self, engine: Engine) -> None:
+        """A cache of the old sizes again. Where that cannot be had either, nobody can go on: RuntimeError."""
+        try:
+            self._fill(engine, self._config, self._plan)
+        except SizeError as error:
+            raise RuntimeError(f"the engine is left without a cache: {error}") from None
+
+    def _fill(self, engine: Engine, config: EngineConfig, plan: MemoryPlan) -> None:
+        """Caches of a plan in place of those that there are, and a scheduler that knows of no cached prefix."""
+        executor, decode = engine.executor, engine.scheduler.decode
         executor.release()
-        executor.memory, executor.rows = allocate(config, target, proposer, plan)
-        scheduler = Scheduler(_scheduler_config(config, target, plan, executor.num_steps), decode)
+        executor.memory, executor.rows = allocate(config, executor.target, executor.proposer, plan)
+        scheduler = Scheduler(_scheduler_config(config, executor.target, plan, executor.num_steps), decode)
         scheduler.count_from(engine.scheduler)
         engine.scheduler = scheduler
         engine.info = replace(engine.info, plan=plan.table())
-        self._config = config
 
 
 def _scheduler_config(config: EngineConfig, target: TargetModel, plan: MemoryPlan, num_steps: int) -> SchedulerConfig:

@@ -18,6 +18,7 @@ from paceline_runtime.engine.budget import PrefillBudget
 from paceline_runtime.engine.counters import Counters
 from paceline_runtime.engine.depth import AdaptiveDepth, FixedDepth
 from paceline_runtime.engine.executor import Executor
+from paceline_runtime.engine.memory import SizeError
 from paceline_runtime.engine.results import Handle
 from paceline_runtime.messages import Rebuild, Rebuilt, Refused, Stats, Submit, TokenLogprobs, Tokens
 from paceline_runtime.scheduler.prefix import PrefixCache
@@ -36,7 +37,7 @@ class EngineInfo:
 
 
 Resize = Callable[["Engine", Rebuild], None]
-"""Replaces the caches of an idle engine; ValueError when the new sizes cannot be."""
+"""Replaces the caches of an idle engine; SizeError when the new sizes cannot be."""
 
 
 @dataclass(frozen=True)
@@ -186,8 +187,8 @@ class Engine:
         )
 
     def rebuild(self, sizes: Rebuild) -> Rebuilt:
-        """Give the idle engine another cache; cached prefixes are lost. Whatever is wrong leaves it as it was."""
-        error, is_busy = None, bool(self.scheduler.waiting or self.scheduler.running)
+        """Give the idle engine another cache; cached prefixes are lost. Whatever is wrong leaves it as large as it was."""
+        error, param, is_busy = None, None, bool(self.scheduler.waiting or self.scheduler.running)
         try:
             if is_busy:
                 raise ValueError("the cache can only be rebuilt while no request runs: wait until they are answered")
@@ -195,9 +196,9 @@ class Engine:
                 self._collect()
             self._resize(self, sizes)
         except ValueError as problem:
-            error = str(problem)
+            error, param = str(problem), problem.field if isinstance(problem, SizeError) else None
         num_pages = self.scheduler.config.num_pages - 1
-        return Rebuilt(num_pages=num_pages, plan=self.info.plan, error=error, is_busy=is_busy)
+        return Rebuilt(num_pages=num_pages, plan=self.info.plan, error=error, param=param, is_busy=is_busy)
 
     def forget(self) -> None:
         """Forget what was counted and how long steps took so far (the warm-up)."""

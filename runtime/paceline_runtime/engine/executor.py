@@ -7,6 +7,7 @@ target and the proposer by their contracts only, and nothing of queues, stops or
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
 import torch
@@ -50,11 +51,17 @@ class Executor:
         prefill = self._prefill(plan.prefill) if plan.prefill else None
         return Handle(plan, decode, prefill)
 
+    @property
+    def has_caches(self) -> bool:
+        """False between `release` and the caches that come in their place."""
+        return hasattr(self, "memory")
+
     def release(self) -> None:
-        """Let go of all caches, before others are allocated in their place."""
+        """Let go of all caches, before others are allocated in their place; again after an attempt at that has failed."""
         if self.proposer is not None:
             self.proposer.unbind()
-        del self.memory, self.rows
+        with contextlib.suppress(AttributeError):
+            del self.memory, self.rows
 
     def collect(self, handle: Handle) -> StepResult:
         """Wait for a launched step and bring its results to the host."""

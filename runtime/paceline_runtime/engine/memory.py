@@ -19,6 +19,14 @@ from paceline_runtime.models.base import TargetMemory, TargetModel
 from paceline_runtime.speculative.base import Proposer
 
 
+class SizeError(ValueError):
+    """Sizes that cannot be. `field` is the one of `EngineConfig` that is at fault first."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(message)
+        self.field = field
+
+
 @dataclass(frozen=True)
 class MemoryPlan:
     """Sizes to allocate, dummies included, and what each part takes in bytes."""
@@ -47,11 +55,11 @@ def plan_memory(
     """Size the cache: an explicit `num_pages` as given, else what the budget holds after everything else.
 
     Without a limit the cache would take all memory: it never gets more pages than `max_running_req` full contexts and as many
-    again of cached prefixes can use. Without `max_model_len` the context is the model's, or what fits. ValueError when not
+    again of cached prefixes can use. Without `max_model_len` the context is the model's, or what fits. SizeError when not
     even one full context fits, with what is short and what to change. `freed` are caches that will be gone by then.
     """
     if config.num_state_slots is not None and not target.shape.state_bytes_per_slot:
-        raise ValueError(no_state_slots(target.shape.family))
+        raise SizeError("num_state_slots", no_state_slots(target.shape.family))
     page_bytes = bytes_per_page(target, proposer)
     longest = config.max_model_len or target.shape.max_positions
     fixed = _fixed_parts(config, target, proposer, longest)
@@ -65,18 +73,20 @@ def plan_memory(
     least = max(1 + pages_for(longest), 2)
     if num_pages < least:
         short_mib = max(least * page_bytes - left, (least - num_pages) * page_bytes) / 2**20
-        raise ValueError(
+        raise SizeError(
+            "memory_bytes" if config.num_pages is None else "num_pages",
             f"one context of {longest} tokens needs {least - 1} pages, but {max(num_pages - 1, 0)} fit: "
             f"{short_mib:,.0f} MiB are short. Lower --max-model-len or --max-running-requests, or raise "
-            "--memory-ratio, --memory-bytes or --num-pages"
+            "--memory-ratio, --memory-bytes or --num-pages",
         )
     if num_pages > affordable:
         short_mib = (num_pages * page_bytes - left) / 2**20
         lower = f"--num-pages, at most {affordable - 1} fit beside the rest"
         if affordable < least:  # fewer pages alone would not help
             lower = "--max-model-len, --max-running-requests" + (", --num-state-slots" if config.num_state_slots else "")
-        raise ValueError(
-            f"{num_pages - 1} pages do not fit: {short_mib:,.0f} MiB are short. Lower {lower}, or raise --memory-bytes"
+        raise SizeError(
+            "num_pages",
+            f"{num_pages - 1} pages do not fit: {short_mib:,.0f} MiB are short. Lower {lower}, or raise --memory-bytes",
         )
     slots = _num_state_slots(config, target)
     return MemoryPlan(num_pages, slots, longest, (*fixed, ("K/V and context pages", num_pages * page_bytes)))
@@ -126,12 +136,35 @@ def budget_bytes(
     device: torch.device | None = None,
     freed: TargetMemory | None = None,
 ) -> int:
-    """What everything together may take: `memory_bytes`, or `memory_ratio` of what is free once what is loaded is counted.
+    """What everything together may take: `memory_bytes`, or `memory_ratio` of what is there; never more than is there.
 
-    A given number of pages stands for the ratio: then it is all that is free.
+    A given number of pages stands for the ratio: then it is all that is there.
     """
+    there = available_bytes(config, target, proposer, device=device, freed=freed)
     if config.memory_bytes is not None:
-        return config.memory_bytes
+        return min(config.memory_bytes, there)
+    return int(there * (config.memory_ratio if config.num_pages is None else 1.0))
+
+
+def refuse_more_than_there_is(stated_bytes: int, there_bytes: int) -> None:
+    """SizeError when a stated `memory_bytes` exceeds what is there: touching so much would end the process."""
+    if stated_bytes > there_bytes:
+        raise SizeError(
+            "memory_bytes",
+            f"--memory-bytes states {stated_bytes / 2**20:,.0f} MiB, but there are {there_bytes / 2**20:,.0f} MiB, counting "
+            "what is loaded already: lower it, or leave it out",
+        )
+
+
+def available_bytes(
+    config: EngineConfig,
+    target: TargetModel | None = None,
+    proposer: Proposer | None = None,
+    *,
+    device: torch.device | None = None,
+    freed: TargetMemory | None = None,
+) -> int:
+    """What is free now, what is loaded already, and what the `freed` caches give back."""
     device = target.device if target is not None else device
     assert device is not None, "a budget is of a device"
     free = _gpu_free_bytes(device) if device.type == "cuda" else host_free_bytes()
@@ -140,7 +173,7 @@ def budget_bytes(
         held += proposer.memory_bytes(0 if freed is None else config.max_running_req + 1)
     if freed is not None:
         held += freed.pages.memory_bytes() + (freed.states.memory_bytes() if freed.states else 0)
-    return int((free + held) * (config.memory_ratio if config.num_pages is None else 1.0))
+    return free + held
 
 
 def _gpu_free_bytes(device: torch.device) -> int:

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from paceline_runtime import env, messages
@@ -32,6 +33,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     server.add_argument("--api-key", action="append", default=[], metavar="KEY", help="key that clients must send; repeatable")
     server.add_argument("--api-key-file", metavar="PATH", help="file with one key per line")
+    server.add_argument(
+        "--admin-key", action="append", default=[], metavar="KEY", help="key for /v1/cache/rebuild, off without; repeatable"
+    )
+    server.add_argument("--admin-key-file", metavar="PATH", help="file with one admin key per line")
     server.add_argument(
         "--drain-timeout-s", type=float, default=30.0, metavar="S", help="wait for requests at the end (default: 30)"
     )
@@ -60,7 +65,8 @@ def serve_config(args: argparse.Namespace) -> ServeConfig:
         host=args.host,
         port=args.port,
         served_model_name=args.served_model_name,
-        api_keys=_api_keys(args),
+        api_keys=_keys("--api-key", args.api_key, env.api_key(os.environ), args.api_key_file),
+        admin_keys=_keys("--admin-key", args.admin_key, env.admin_key(os.environ), args.admin_key_file),
         drain_timeout_s=args.drain_timeout_s,
         keepalive_s=args.keepalive_s,
         max_body_bytes=args.max_body_bytes,
@@ -97,22 +103,23 @@ def console(config: ServeConfig) -> Watcher:
     return Watcher(on_progress, on_listening, on_ready)
 
 
-def _api_keys(args: argparse.Namespace) -> tuple[str, ...]:
+def _keys(flag: str, given: Sequence[str], in_environment: str | None, file: str | None) -> tuple[str, ...]:
+    """All keys of one kind: those of the flag, of the environment, and of the file that `flag`-file names."""
     # Clients cannot send the blanks around a key: HTTP drops them.
-    keys = [key.strip() for key in (*args.api_key, *filter(None, [env.api_key(os.environ)]))]
+    keys = [key.strip() for key in (*given, *filter(None, [in_environment]))]
     if not all(keys):
-        raise ConfigError(["--api-key is empty: give it a key or leave it out"])
-    return (*keys, *(() if args.api_key_file is None else _key_file(args.api_key_file)))
+        raise ConfigError([f"{flag} is empty: give it a key or leave it out"])
+    return (*keys, *(() if file is None else _key_file(f"{flag}-file", file)))
 
 
-def _key_file(path: str) -> list[str]:
+def _key_file(flag: str, path: str) -> list[str]:
     if not path:
-        raise ConfigError(["--api-key-file is empty: name a file or leave it out"])
+        raise ConfigError([f"{flag} is empty: name a file or leave it out"])
     try:
         keys = [line.strip() for line in Path(path).read_text("utf-8-sig").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError([f"--api-key-file {path} cannot be read: {error}"]) from None
+        raise ConfigError([f"{flag} {path} cannot be read: {error}"]) from None
     if not keys:
-        # An empty file would otherwise open the server to everyone.
-        raise ConfigError([f"--api-key-file {path} holds no key: write one per line"])
+        # An empty file of API keys would otherwise open the server to everyone.
+        raise ConfigError([f"{flag} {path} holds no key: write one per line"])
     return keys

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
-import hmac
 import re
 import uuid
 from collections.abc import Sequence
@@ -16,13 +14,14 @@ from collections.abc import Sequence
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from paceline_runtime.server.problems import error_json
+from paceline_runtime.server.keys import Keys
+from paceline_runtime.server.problems import CHALLENGE, error_json
 from paceline_runtime.server.responses import json_response
 from paceline_runtime.server.service import Service
 
 REQUEST_ID = "x-request-id"
-# Probes and scrapers carry no key; nothing they can read depends on anyone's prompt.
-OPEN_PATHS = frozenset({"/livez", "/readyz", "/metrics"})
+# Probes and scrapers carry no key; nothing they can read depends on anyone's prompt. Administration asks for keys of its own.
+OPEN_PATHS = frozenset({"/livez", "/readyz", "/metrics", "/v1/cache/rebuild"})
 
 LINGER_S = 10.0
 
@@ -87,23 +86,15 @@ class ApiKeys:
 
     def __init__(self, app: ASGIApp, keys: Sequence[str]) -> None:
         self._app = app
-        self._digests = [_digest(key.encode()) for key in keys]
+        self._keys = Keys(keys)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer 401 or pass on."""
-        is_open = scope["type"] != "http" or scope["path"] in OPEN_PATHS
-        if is_open or not self._digests or self._is_known(Headers(scope=scope).get("authorization", "")):
+        is_open = scope["type"] != "http" or scope["path"] in OPEN_PATHS or not self._keys
+        if is_open or self._keys.admit(Headers(scope=scope).get("authorization", "")):
             return await self._app(scope, receive, send)
         body = error_json("send a valid API key as 'Authorization: Bearer KEY'", 401, code="invalid_api_key")
-        return await json_response(body, 401, {"www-authenticate": "Bearer"})(scope, receive, send)
-
-    def _is_known(self, authorization: str) -> bool:
-        scheme, _, key = authorization.partition(" ")
-        # Header bytes arrive decoded as Latin-1, whatever the client meant; the last byte of "à" would be a space there.
-        given = _digest(key.encode("latin-1").strip())
-        # Every key is compared, and digests have one length: the time tells nothing.
-        matches = [hmac.compare_digest(given, digest) for digest in self._digests]
-        return scheme.lower() == "bearer" and any(matches)
+        return await json_response(body, 401, CHALLENGE)(scope, receive, send)
 
 
 class InFlight:
@@ -119,7 +110,3 @@ class InFlight:
             return await self._app(scope, receive, send)
         with self._service.in_flight():
             return await self._app(scope, receive, send)
-
-
-def _digest(key: bytes) -> bytes:
-    return hashlib.sha256(key).digest()

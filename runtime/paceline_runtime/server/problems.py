@@ -9,7 +9,15 @@ from typing import Any
 
 from paceline_runtime.errors import PacelineError, RequestError, UnavailableError
 
-TYPES = {401: "authentication_error", 404: "not_found_error", 405: "invalid_request_error", 503: "service_unavailable"}
+TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    503: "service_unavailable",
+}
+
+CHALLENGE = {"www-authenticate": "Bearer"}
 
 
 def error_json(
@@ -29,7 +37,7 @@ def describe(error: PacelineError) -> tuple[int, dict[str, Any], dict[str, str]]
         first = error.problems[0]
         everything = [{"param": each.param, "message": each.message, "code": each.code} for each in error.problems]
         body = error_json(str(error), error.status, param=first.param, code=first.code, problems=everything)
-        return error.status, body, {}
+        return error.status, body, CHALLENGE if error.status == 401 else {}
     if isinstance(error, UnavailableError):
         return 503, error_json(str(error), 503, code="unavailable"), {"retry-after": str(error.retry_after_s)}
     return 500, error_json(str(error), 500), {}

@@ -190,6 +190,18 @@ def test_a_cache_is_not_rebuilt_under_a_request_nor_too_small(target):
     assert 3 == len([token for _ in range(9) for tokens in engine.step() for token in tokens.token_ids])
 
 
+def test_cached_files_of_a_container_can_be_had_back(tmp_path):
+    """A checkpoint that was just read fills the container's limit; it would leave nothing for the model."""
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/meminfo").write_text("MemAvailable: 4096 kB\n")
+    (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
+    (tmp_path / "sys/fs/cgroup/memory.max").write_text("3000000\n")
+    (tmp_path / "sys/fs/cgroup/memory.current").write_text("2900000\n")
+    (tmp_path / "sys/fs/cgroup/memory.stat").write_text("anon 500000\nactive_file 400000\ninactive_file 1900000\n")
+
+    assert 2_400_000 == host_free_bytes(tmp_path)
+
+
 @pytest.mark.parametrize(("limit", "expected"), [("max", 4096 * 1024), ("3000000", 1_000_000), (None, 4096 * 1024)])
 def test_a_containers_limit_counts(tmp_path, limit, expected):
     """The smaller of what the kernel calls available and what the container may still take."""
@@ -235,9 +247,9 @@ def test_what_is_loaded_already_is_not_counted_against_the_budget_twice(target, 
         def memory_bytes(self, num_rows):
             return 5000 + 10 * num_rows
 
+    freed = assemble(_config(), target, None).executor.memory
     monkeypatch.setattr("paceline_runtime.engine.memory.host_free_bytes", lambda: 10**6)
     config = _config(memory_bytes=None, memory_ratio=1.0, max_running_req=2)
-    freed = assemble(_config(), target, None).executor.memory
 
     assert budget_bytes(config, target, None) == 10**6 + target.memory_bytes()
     assert budget_bytes(config, target, Heavy(3)) == 10**6 + target.memory_bytes() + 5000

@@ -10,12 +10,21 @@ import openai
 import pytest
 from live_server import LiveServer, running
 
+ADMIN_KEY = "of the administrator"
+
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[LiveServer]:
     """A server that is ready."""
-    with running() as live:
+    with running(admin_keys=(ADMIN_KEY,)) as live:
         yield live
+
+
+@pytest.fixture
+def admin(server: LiveServer) -> Iterator[httpx.Client]:
+    """An administrator's client."""
+    with httpx.Client(base_url=server.url, timeout=60, headers={"authorization": f"Bearer {ADMIN_KEY}"}) as client:
+        yield client
 
 
 @pytest.fixture

@@ -16,7 +16,9 @@ from tiny_served import save_served
 NUM_CLIENTS = 200
 NUM_PAGES = 32
 COMPLETIONS = "/v1/completions"
-FLAGS = ["--dtype", "float64", "--num-pages", str(NUM_PAGES), "--speculative-algorithm", "ngram", "--served-model-name", "tiny"]
+ADMIN = {"authorization": "Bearer chief"}
+FLAGS = ["--dtype", "float64", "--num-pages", str(NUM_PAGES), "--speculative-algorithm", "ngram"]
+FLAGS += ["--served-model-name", "tiny", "--admin-key", "chief"]
 GREEDY = {"model": "tiny", "prompt": "to be or not to be", "temperature": 0, "max_tokens": 60, "ignore_eos": True}
 
 
@@ -112,6 +114,32 @@ def test_200_clients_that_leave_in_the_middle_leak_no_page(server: Served, http:
     assert before == after
     assert pages["free"] + pages["cached"] == NUM_PAGES
     assert _metric(http, "paceline_requests", "outcome")["disconnected"] == NUM_CLIENTS
+
+
+@pytest.mark.parametrize(
+    "sizes", [{"memory_bytes": 1 << 50, "num_pages": 10**7}, {"memory_bytes": 1 << 62}, {"num_pages": 10**9}, {"num_pages": 1}]
+)
+def test_a_rebuild_that_cannot_be_leaves_an_engine_that_answers(http: httpx.Client, sizes: dict[str, int]) -> None:
+    """Far more than there is, or too little: a 400 that names the field, the same process, the same pages, the same text."""
+    before, pages = _text(http), sum(_metric(http, "paceline_kv_pages", "state").values())
+    refused = http.post("/v1/cache/rebuild", json=sizes, headers=ADMIN)
+    after = _text(http)
+
+    assert refused.status_code == 400
+    assert refused.json()["error"]["param"] == next(iter(sizes))
+    assert refused.json()["error"]["type"] == "invalid_request_error"
+    assert before == after
+    assert pages == sum(_metric(http, "paceline_kv_pages", "state").values()) == NUM_PAGES
+
+
+def test_a_rebuilt_cache_gives_the_same_text(http: httpx.Client) -> None:
+    """Smaller, then as it was."""
+    before = _text(http)
+    for num_pages in (NUM_PAGES // 2, NUM_PAGES):
+        rebuilt = http.post("/v1/cache/rebuild", json={"num_pages": num_pages}, headers=ADMIN).raise_for_status().json()
+
+        assert num_pages == rebuilt["num_pages"]
+        assert before == _text(http)
 
 
 def test_a_request_that_can_never_fit_is_refused(http: httpx.Client) -> None:

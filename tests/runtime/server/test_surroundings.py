@@ -97,7 +97,7 @@ def test_metrics_count_requests_tokens_and_drafts() -> None:
         http.post(COMPLETIONS, json={**BODY, "max_tokens": 0})
         # Neither asks for generation.
         assert http.get("/v1/models/other").status_code == 404
-        assert http.post("/v1/cache/rebuild", json={"num_pages": 0}).status_code == 400
+        assert http.post("/v1/cache/rebuild", json={"num_pages": 9}).status_code == 403
         with http.stream("POST", COMPLETIONS, json={**BODY, "prompt": "linger", "max_tokens": 99, "stream": True}):
             pass
         server.engine.until(lambda: bool(server.engine.aborted))
@@ -138,7 +138,7 @@ def test_the_server_process_has_no_torch() -> None:
 async def test_a_refusal_that_closes_the_connection_waits_for_the_whole_body(path: str) -> None:
     """Bytes that nobody read would reset the connection, and the client might never see why."""
     client = SimpleNamespace(failure=None, ready=None, stats=None)
-    service = Service(ServeConfig(engine=EngineConfig(model_path=MODEL)), client)
+    service = Service(ServeConfig(engine=EngineConfig(model_path=MODEL), admin_keys=("key",)), client)
     service.draining = True
     parts = [{"type": "http.request", "body": part, "more_body": part == b"{"} for part in (b"{", b"}")]
     sent: list[dict] = []
@@ -150,7 +150,8 @@ async def test_a_refusal_that_closes_the_connection_waits_for_the_whole_body(pat
         assert not parts, "answered before the body had come"
         sent.append(message)
 
-    scope = {"type": "http", "method": "POST", "path": path, "headers": [], "query_string": b""}
+    headers = [(b"authorization", b"Bearer key")]
+    scope = {"type": "http", "method": "POST", "path": path, "headers": headers, "query_string": b""}
     await create_app(service)(scope, receive, send)
 
     assert sent[0]["status"] == 503
