@@ -1,11 +1,10 @@
-"""Linear layers: the values of a product whatever kernel makes it, and kinds that no kernel knows."""
+"""Linear layers: the values of a product whatever kernel makes it."""
 
 import pytest
 import torch
 
-from paceline_runtime.layers.embedding import Embedding, Head
 from paceline_runtime.layers.linear import Linear
-from paceline_runtime.layers.weights import DENSE, Weight
+from paceline_runtime.layers.weights.dense import DenseWeight
 
 
 @pytest.mark.parametrize("dtype,tolerance", [(torch.float64, 1e-14), (torch.float32, 1e-6), (torch.bfloat16, 1e-2)])
@@ -14,21 +13,15 @@ from paceline_runtime.layers.weights import DENSE, Weight
 def test_a_dense_product_keeps_the_precision_of_its_dtype(dtype, tolerance, shape, has_bias):
     x, weight = torch.randn(shape).to(dtype), torch.randn(33, 48).to(dtype)
     bias = torch.randn(33).to(dtype) if has_bias else None
-    out = Linear(Weight(DENSE, weight), bias)(x)
+    out = Linear(DenseWeight(weight), bias=bias)(x)
     expected = x.double() @ weight.double().T + (bias.double() if has_bias else 0.0)
     assert out.dtype == dtype
     assert (out.double() - expected).norm() <= tolerance * expected.norm()
 
 
 def test_rows_of_a_layer_are_a_layer_over_the_same_memory():
-    whole = Linear(Weight(DENSE, torch.randn(8, 5, dtype=torch.float64)), torch.randn(8, dtype=torch.float64))
+    whole = Linear(DenseWeight(torch.randn(8, 5, dtype=torch.float64)), bias=torch.randn(8, dtype=torch.float64))
     x = torch.randn(3, 5, dtype=torch.float64)
     part = whole.rows(2, 6)
     torch.testing.assert_close(part(x), whole(x)[:, 2:6])
-    assert part.weight.data.data_ptr() == whole.weight.data[2:].data_ptr()
-
-
-@pytest.mark.parametrize("make", [Linear, Embedding, lambda weight: Head(weight, 4)])
-def test_a_kind_without_a_kernel_is_refused_by_name(make):
-    with pytest.raises(ValueError, match="'papyrus'"):
-        make(Weight("papyrus", torch.zeros(4, 4)))
+    assert part.weights[0].data.data_ptr() == whole.weights[0].data[2:].data_ptr()

@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 from tiny_models import TinyCache, build_reference, logits_of, reference, save_tiny, tiny_prefill
 
 from paceline_compat.errors import MetadataError
-from paceline_runtime.layers.weights import Shard
+from paceline_runtime.layers.weights.shard import Shard
 from paceline_runtime.loaders import load_target
 
 IDS = list(range(2, 40))

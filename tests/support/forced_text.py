@@ -17,7 +17,7 @@ from paceline_kernels.counter_random import uniform
 from paceline_runtime.batch import ForwardBatch
 from paceline_runtime.engine.core import Engine
 from paceline_runtime.engine.executor import Executor
-from paceline_runtime.layers.moe import MixtureOfExperts
+from paceline_runtime.layers.experts import Experts
 from paceline_runtime.sampling.accept import Accepted
 from paceline_runtime.speculative.base import DraftInputs, Proposal
 
@@ -114,7 +114,7 @@ class ExpertReplay:
     @contextmanager
     def watch(self, monkeypatch, executor: Executor, *, replay: bool):
         """While inside, routers record (or replay) by place."""
-        forward, route, calls = type(executor.target).forward, MixtureOfExperts.route, iter(())
+        forward, route, calls = type(executor.target).forward, Experts.route, iter(())
 
         def placed_forward(target, batch, memory, sink=None):
             nonlocal calls
@@ -128,7 +128,7 @@ class ExpertReplay:
 
         with monkeypatch.context() as patch:
             patch.setattr(type(executor.target), "forward", placed_forward)
-            patch.setattr(MixtureOfExperts, "route", placed_route)
+            patch.setattr(Experts, "route", placed_route)
             yield
 
     def _kept(self, weights: torch.Tensor, experts: torch.Tensor, layer: int):
@@ -136,14 +136,14 @@ class ExpertReplay:
             self._chosen[(layer, *place)] = chosen
         return weights, experts
 
-    def _replayed(self, moe: MixtureOfExperts, x: torch.Tensor, active: torch.Tensor, layer: int):
+    def _replayed(self, moe: Experts, x: torch.Tensor, active: torch.Tensor, layer: int):
         """The choices of the text's own tokens; wrong drafts go to the first experts, nothing of theirs is compared."""
         anything = torch.arange(moe.num_chosen)
         experts = torch.stack([self._chosen.get((layer, *place), anything) for place in self._places]).to(x.device)
         self.num_replayed += len(experts)
         probabilities = moe.router(x).float().softmax(-1)
         chosen = probabilities.gather(1, experts.clamp(max=probabilities.shape[1] - 1))
-        return chosen / chosen.sum(-1, keepdim=True), experts.masked_fill(~active[:, None], len(moe.gate_up))
+        return chosen / chosen.sum(-1, keepdim=True), experts.masked_fill(~active[:, None], moe.num_experts)
 
 
 def _places(batch: ForwardBatch, executor: Executor) -> list[Place]:

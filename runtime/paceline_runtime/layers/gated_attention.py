@@ -7,7 +7,7 @@ import torch
 from paceline_kernels.rotary import RotaryTable, apply_rotary
 from paceline_runtime.layers.attention import AttentionContext, attend
 from paceline_runtime.layers.linear import Linear
-from paceline_runtime.layers.offset_norm import OffsetRmsNorm
+from paceline_runtime.layers.norm import RmsNorm
 
 
 class GatedAttention:
@@ -20,8 +20,8 @@ class GatedAttention:
         self,
         qkv: Linear,
         out: Linear,
-        q_norm: OffsetRmsNorm,
-        k_norm: OffsetRmsNorm,
+        q_norm: RmsNorm,
+        k_norm: RmsNorm,
         *,
         layer: int,
         num_heads: int,

@@ -1,51 +1,35 @@
-"""Matrix products. The weight's tag picks the kernel, so models never ask how a weight is stored."""
+"""Matrix products. How a weight is stored is its own affair; a layer says which weights, and what is added."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import cast
-
 import torch
-from torch.nn import functional
 
-from paceline_runtime.layers.weights import DENSE, Weight
-
-Kernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
-
-# Torch's CPU products in float32 go to MKL, which on an AMD EPYC is 1.5 (1 row) to 2.2 times (256 rows) as slow as oneDNN
-# with the same float32 arithmetic. Torch reaches oneDNN with plain weights only through the operator its compiler emits.
-_HAS_ONEDNN = hasattr(torch.ops.mkldnn, "_linear_pointwise")
-
-
-def _dense(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    if _HAS_ONEDNN and weight.dtype == torch.float32 and weight.device.type == "cpu":
-        return cast(torch.Tensor, torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], ""))
-    return functional.linear(x, weight, bias)
-
-
-_KERNELS: dict[str, Kernel] = {DENSE: _dense}
+from paceline_runtime.layers.weights.base import Weight
+from paceline_runtime.layers.weights.shard import Split
 
 
 class Linear:
-    """`x W^T + b` for x [..., columns]."""
+    """`x W^T + b` for x [..., columns]. W may be several weights, whose outputs stand side by side.
 
-    def __init__(self, weight: Weight, bias: torch.Tensor | None = None) -> None:
-        if weight.kind not in _KERNELS:
-            raise ValueError(f"no linear kernel for weights of kind {weight.kind!r}; there are {sorted(_KERNELS)}")
-        self.weight, self.bias = weight, bias
-        self._kernel = _KERNELS[weight.kind]
+    `split` says what shards divide of W; None: every shard holds all of it.
+    """
 
-    @property
-    def num_rows(self) -> int:
-        """Outputs per input row."""
-        return self.weight.data.shape[0]
+    def __init__(self, *weights: Weight, bias: torch.Tensor | None = None, split: Split | None = None) -> None:
+        self.weights, self.bias, self.split = weights, bias, split
+        rows = [weight.shape[0] for weight in weights]
+        self.num_rows = sum(rows)
+        self._biases = [None] * len(weights) if bias is None else torch.split(bias, rows)
 
     def rows(self, start: int, stop: int) -> Linear:
         """The layer that gives outputs `start` to `stop` of this one, over the same memory."""
-        if self.weight.kind != DENSE:
-            raise ValueError(f"weights of kind {self.weight.kind!r} cannot be cut by rows")
-        bias = None if self.bias is None else self.bias[start:stop]
-        return Linear(Weight(DENSE, self.weight.data[start:stop]), bias)
+        parts, first = [], 0
+        for weight in self.weights:
+            begin, end = max(start - first, 0), min(stop - first, weight.shape[0])
+            if begin < end:
+                parts.append(weight.take(slice(begin, end)))
+            first += weight.shape[0]
+        return Linear(*parts, bias=None if self.bias is None else self.bias[start:stop], split=self.split)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return self._kernel(x, self.weight.data, self.bias)
+        outputs = [weight.matmul(x, bias) for weight, bias in zip(self.weights, self._biases, strict=True)]
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=-1)

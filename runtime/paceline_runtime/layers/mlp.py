@@ -6,6 +6,7 @@ import torch
 from torch.nn import functional
 
 from paceline_runtime.layers.linear import Linear
+from paceline_runtime.layers.parameters import Parameters
 
 _MANY_ROWS = 64
 
@@ -28,3 +29,12 @@ class GatedMlp:
         else:
             gate, up = self.gate_up(x).chunk(2, dim=-1)
         return self.down(functional.silu(gate) * up)
+
+
+def gated_mlp(parameters: Parameters, name: str, hidden_size: int, inner_size: int, *, bias: bool = False) -> GatedMlp:
+    """A gated MLP stored as `name.gate_proj`, `name.up_proj` and `name.down_proj`."""
+    gate_up = {f"{name}.gate_proj": inner_size, f"{name}.up_proj": inner_size}
+    return GatedMlp(
+        parameters.linear(gate_up, hidden_size, split="rows", bias=bias),
+        parameters.linear({f"{name}.down_proj": hidden_size}, inner_size, split="columns", bias=bias),
+    )

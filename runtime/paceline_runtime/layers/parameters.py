@@ -1,4 +1,4 @@
-"""The tensors of a model under construction, and which checkpoint tensor fills which part of them.
+"""The weights of a model under construction, and which checkpoint tensor fills which part of them.
 
 Families declare what they need and get layers over memory that is not filled yet; the loader then copies each stored
 tensor straight into its place, so loading takes no more than one tensor beside the weights. It knows names and shapes,
@@ -7,79 +7,102 @@ no file format.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import groupby
 
 import torch
 
 from paceline_runtime.layers.linear import Linear
 from paceline_runtime.layers.norm import RmsNorm
-from paceline_runtime.layers.weights import DENSE, Shard, Weight
+from paceline_runtime.layers.weights.base import Place, Storage, Weight, WeightStack
+from paceline_runtime.layers.weights.dense import Convert, Dense, DensePlace
+from paceline_runtime.layers.weights.shard import Shard, Split
 
-Convert = Callable[[torch.Tensor], torch.Tensor]
+StorageOf = Callable[[str], Storage]
+"""How a checkpoint stores the matrix of the module with this name."""
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where one stored tensor goes: a view of the memory it fills, and a change to make on the way (shape kept)."""
-
-    view: torch.Tensor
-    convert: Convert | None = None
-
-    def fill(self, stored: torch.Tensor) -> None:
-        self.view.copy_(self.convert(stored) if self.convert else stored)
+def all_dense(name: str) -> Storage:
+    """Plain values, every module."""
+    return Dense()
 
 
 class Parameters:
-    """Allocates on `device` in the engine's dtype; `places` maps stored names to memory.
+    """Allocates on `device`, for an engine that computes in `dtype`; `places` maps stored names to memory.
 
-    `copies` maps names that a checkpoint may store a second time to the memory that they must equal; `ignored` holds name
+    `copies` maps names that a checkpoint may store a second time to what they must equal; `ignored` holds name
     prefixes and `ignored_suffixes` endings of stored tensors that the family has no use for; every
     other surplus tensor is an error.
     """
 
-    def __init__(self, dtype: torch.dtype, device: torch.device, shard: Shard | None = None) -> None:
-        self.dtype, self.device, self.shard = dtype, device, shard or Shard()
+    def __init__(
+        self, dtype: torch.dtype, device: torch.device, *, shard: Shard | None = None, storage_of: StorageOf = all_dense
+    ) -> None:
+        self.dtype, self.device, self.shard, self.storage_of = dtype, device, shard or Shard(), storage_of
         self.places: dict[str, Place] = {}
-        self.copies: dict[str, torch.Tensor] = {}
+        self.copies: dict[str, Place] = {}
         self.ignored: list[str] = []
         self.ignored_suffixes: list[str] = []
-        self._otherwise: list[tuple[tuple[str, ...], dict[str, Place]]] = []
+        self._otherwise: list[tuple[Mapping[str, Place], Callable[[], dict[str, Place]]]] = []
         self._allocated_bytes = 0
 
     def tensor(self, name: str, *shape: int, dtype: torch.dtype | None = None, convert: Convert | None = None) -> torch.Tensor:
-        """Memory of this shape, filled by the stored tensor `name`; `convert` sees it as stored."""
+        """Plain memory of this shape, filled by the stored tensor `name`; `convert` sees it as stored."""
         data = self._allocate(shape, dtype)
-        self.places[name] = Place(data, convert)
+        self.places[name] = DensePlace(data, convert)
         return data
 
-    def stack(self, parts: Mapping[str, int], *columns: int) -> torch.Tensor:
-        """One tensor [sum of rows, *columns] whose consecutive rows are filled by the named stored tensors."""
-        data = self._allocate((sum(parts.values()), *columns), None)
-        for (name, _), view in zip(parts.items(), torch.split(data, list(parts.values())), strict=True):
-            self.places[name] = Place(view)
-        return data
+    def norm(self, name: str, size: int, eps: float, *, zero_centred: bool = False) -> RmsNorm:
+        """An RMS norm stored as `name.weight`.
 
-    def linear(self, parts: Mapping[str, int], columns: int, *, bias: bool = False) -> Linear:
-        """A linear layer over the stacked modules `name: rows`, each stored as `name.weight` and, perhaps, `name.bias`."""
-        weight = self.stack({f"{name}.weight": rows for name, rows in parts.items()}, columns)
-        offsets = self.stack({f"{name}.bias": rows for name, rows in parts.items()}) if bias else None
-        return Linear(Weight(DENSE, weight), offsets)
+        Of a zero-centred one what the weight has beyond 1 is stored; 1 + w rounded to bf16 would lose w's digits.
+        """
+        if not zero_centred:
+            return RmsNorm(self.tensor(f"{name}.weight", size), eps)
+        wide = torch.promote_types(self.dtype, torch.float32)
+        return RmsNorm(self.tensor(f"{name}.weight", size, dtype=wide, convert=lambda stored: stored.to(wide) + 1), eps)
 
-    def norm(self, name: str, size: int, eps: float) -> RmsNorm:
-        """An RMS norm stored as `name.weight`."""
-        return RmsNorm(self.tensor(f"{name}.weight", size), eps)
+    def weight(self, name: str, rows: int, columns: int) -> Weight:
+        """The matrix of the module `name`."""
+        (weight,) = self._weights({name: rows}, columns)
+        return weight
 
-    def store_otherwise(self, names: tuple[str, ...], places: Mapping[str, Place]) -> None:
-        """Let a checkpoint that has none of the stored tensors `names` fill their memory through these places instead."""
-        self._otherwise.append((names, dict(places)))
+    def linear(self, parts: Mapping[str, int], columns: int, *, split: Split | None, bias: bool = False) -> Linear:
+        """A linear layer over the stacked modules `name: rows`, each perhaps with a vector `name.bias`.
+
+        Neighbours that are stored alike become one weight; `split` says what shards divide.
+        """
+        offsets = self._biases(parts) if bias else None
+        return Linear(*self._weights(parts, columns), bias=offsets, split=split)
+
+    def stack(self, name: str, singles: Sequence[Mapping[str, int]], columns: int) -> WeightStack:
+        """One matrix for each of `singles`, whose consecutive rows are its modules' (`name: rows`).
+
+        A checkpoint stores them all as `name`, or each module on its own. ValueError when they are not stored alike.
+        """
+        storages = {self.storage_of(module) for modules in singles for module in modules}
+        if len(storages) > 1:
+            kinds = ", ".join(sorted(map(repr, storages)))
+            raise ValueError(f"{name}: the matrices of a stack must be stored alike, and these are {kinds}")
+        stack = storages.pop().empty_stack(len(singles), sum(singles[0].values()), columns, self.dtype, self.device)
+        self._allocated_bytes += stack.num_bytes
+        self.places |= (whole := stack.places(name))
+        self._otherwise.append((whole, lambda: _places_of_singles(stack, singles)))
+        return stack
+
+    def copy(self, name: str, weight: Weight) -> None:
+        """Let a checkpoint store `weight` a second time as the module `name`; it must be equal."""
+        self.copies |= weight.places(name)
 
     def settle(self, stored: Collection[str]) -> None:
         """Choose, by the names that a checkpoint has, among the ways in which it may store the same weights."""
-        for names, places in self._otherwise:
-            if not any(name in stored for name in names) and any(name in stored for name in places):
-                for name in names:
-                    del self.places[name]
+        for usual, others in self._otherwise:
+            if any(name in stored for name in usual):
+                continue
+            places = others()
+            if any(name in stored for name in places):
+                for name in usual:
+                    self.places.pop(name, None)
                 self.places |= places
 
     def is_ignored(self, name: str) -> bool:
@@ -90,7 +113,40 @@ class Parameters:
         """Bytes allocated so far."""
         return self._allocated_bytes
 
+    def _weights(self, parts: Mapping[str, int], columns: int) -> list[Weight]:
+        """One weight for each run of modules that are stored alike."""
+        weights: list[Weight] = []
+        for storage, names in groupby(parts, self.storage_of):
+            run = {name: parts[name] for name in names}
+            weights.append(storage.empty(sum(run.values()), columns, self.dtype, self.device))
+            self._allocated_bytes += weights[-1].num_bytes
+            self.places |= _places_of_parts(weights[-1], run)
+        return weights
+
+    def _biases(self, parts: Mapping[str, int]) -> torch.Tensor:
+        data = self._allocate((sum(parts.values()),), None)
+        for name, view in zip(parts, torch.split(data, list(parts.values())), strict=True):
+            self.places[f"{name}.bias"] = DensePlace(view)
+        return data
+
     def _allocate(self, shape: tuple[int, ...], dtype: torch.dtype | None) -> torch.Tensor:
         data = torch.empty(shape, dtype=dtype or self.dtype, device=self.device)
         self._allocated_bytes += data.nbytes
         return data
+
+
+def _places_of_parts(weight: Weight, parts: Mapping[str, int]) -> dict[str, Place]:
+    """Consecutive rows of a weight, each filled by its own module."""
+    places: dict[str, Place] = {}
+    start = 0
+    for name, rows in parts.items():
+        places |= weight.take(slice(start, start + rows)).places(name)
+        start += rows
+    return places
+
+
+def _places_of_singles(stack: WeightStack, singles: Sequence[Mapping[str, int]]) -> dict[str, Place]:
+    places: dict[str, Place] = {}
+    for index, parts in enumerate(singles):
+        places |= _places_of_parts(stack.take(index), parts)
+    return places

@@ -15,12 +15,11 @@ from paceline_compat.activations import attention_values, layer_values, mlp_valu
 from paceline_compat.rope_fields import stretched_positions
 from paceline_runtime.batch import ForwardBatch
 from paceline_runtime.layers.attention import Attention, AttentionContext, attention_context
-from paceline_runtime.layers.embedding import Embedding, Head
-from paceline_runtime.layers.mlp import GatedMlp
+from paceline_runtime.layers.linear import Linear
+from paceline_runtime.layers.mlp import gated_mlp
 from paceline_runtime.layers.norm import RmsNorm
 from paceline_runtime.layers.parameters import Parameters
 from paceline_runtime.layers.rotary import Rope, Rotary, read_rope
-from paceline_runtime.layers.weights import DENSE, Weight
 from paceline_runtime.models.base import FeatureSink, ModelShape, TargetMemory
 from paceline_runtime.models.config import NORM_EPS, ConfigReader
 
@@ -99,7 +98,7 @@ class DecoderLayer:
         self.attention_norm = parameters.norm(f"{name}.input_layernorm", hidden, eps)
         self.attention = _attention(config, index, parameters)
         self.mlp_norm = parameters.norm(f"{name}.post_attention_layernorm", hidden, eps)
-        self.mlp = _mlp(config, f"{name}.mlp", parameters)
+        self.mlp = gated_mlp(parameters, f"{name}.mlp", hidden, config.intermediate_size, bias=config.mlp_bias)
 
     def __call__(self, hidden: torch.Tensor, context: AttentionContext) -> torch.Tensor:
         hidden = hidden + self.attention(self.attention_norm(hidden), context)
@@ -117,8 +116,8 @@ def _attention(config: DecoderConfig, index: int, parameters: Parameters) -> Att
     if config.head_norms:
         norms = [parameters.norm(f"{name}.{part}", config.head_dim, config.norm_eps) for part in ("q_norm", "k_norm")]
     return Attention(
-        parameters.linear(qkv, config.hidden_size, bias=config.attention_bias),
-        parameters.linear({f"{name}.o_proj": config.hidden_size}, rows, bias=config.attention_bias),
+        parameters.linear(qkv, config.hidden_size, split="rows", bias=config.attention_bias),
+        parameters.linear({f"{name}.o_proj": config.hidden_size}, rows, split="columns", bias=config.attention_bias),
         layer=index,
         num_heads=config.num_heads,
         num_kv_heads=config.num_kv_heads,
@@ -128,12 +127,6 @@ def _attention(config: DecoderConfig, index: int, parameters: Parameters) -> Att
     )
 
 
-def _mlp(config: DecoderConfig, name: str, parameters: Parameters) -> GatedMlp:
-    hidden, inner, bias = config.hidden_size, config.intermediate_size, config.mlp_bias
-    gate_up = parameters.linear({f"{name}.gate_proj": inner, f"{name}.up_proj": inner}, hidden, bias=bias)
-    return GatedMlp(gate_up, parameters.linear({f"{name}.down_proj": hidden}, inner, bias=bias))
-
-
 class DenseDecoder:
     """A `TargetModel`: embedding, layers, final norm, head."""
 
@@ -141,12 +134,12 @@ class DenseDecoder:
         self.shape = _shape(config)
         self.dtype, self.device, self._parameters = parameters.dtype, parameters.device, parameters
         rows, hidden = config.vocab_rows, config.hidden_size
-        embedding = Weight(DENSE, parameters.tensor("model.embed_tokens.weight", rows, hidden))
-        head = embedding if config.tied else Weight(DENSE, parameters.tensor("lm_head.weight", rows, hidden))
+        self._embedding = parameters.weight("model.embed_tokens", rows, hidden)
         if config.tied:
-            parameters.copies["lm_head.weight"] = embedding.data
+            parameters.copy("lm_head", self._embedding)
+        head = self._embedding if config.tied else parameters.weight("lm_head", rows, hidden)
+        self._head = Linear(head.take(slice(config.vocab_size)), split="rows")
         parameters.ignored_suffixes.append(".rotary_emb.inv_freq")
-        self._embedding, self._head = Embedding(embedding), Head(head, config.vocab_size)
         self._rotary = Rotary(config.rope, parameters.dtype, parameters.device)
         self._layers = [DecoderLayer(config, index, parameters) for index in range(config.num_layers)]
         self._norm = parameters.norm("model.norm", hidden, config.norm_eps)
@@ -154,7 +147,7 @@ class DenseDecoder:
     def forward(self, batch: ForwardBatch, memory: TargetMemory, sink: FeatureSink | None = None) -> torch.Tensor:
         """Run all layers over the batch's rows: [N, H], the final norm applied. Writes K/V of the rows."""
         context = attention_context(batch, memory.pages, self._rotary.table(batch.positions))
-        hidden = self._embedding(batch.ids)
+        hidden = self._embedding.rows(batch.ids)
         for index, layer in enumerate(self._layers):
             hidden = layer(hidden, context)
             if sink is not None and sink.wants(index):
@@ -163,7 +156,7 @@ class DenseDecoder:
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
         """Input embeddings [..., H] of ids [...]."""
-        return self._embedding(ids)
+        return self._embedding.rows(ids)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Logits [M, vocab_size] of normed hidden rows [M, H]."""

@@ -17,13 +17,11 @@ from paceline_runtime.cache.gated_delta_states import GatedDeltaStates, state_dt
 from paceline_runtime.layers.attention import AttentionContext, attention_context
 from paceline_runtime.layers.causal_conv import CausalConv
 from paceline_runtime.layers.delta_ops import ops_for
-from paceline_runtime.layers.embedding import Embedding, Head
 from paceline_runtime.layers.gated_attention import GatedAttention
 from paceline_runtime.layers.gated_delta import DeltaContext, GatedDeltaNet, delta_context
-from paceline_runtime.layers.offset_norm import offset_norm
+from paceline_runtime.layers.linear import Linear
 from paceline_runtime.layers.parameters import Parameters
 from paceline_runtime.layers.rotary import Rotary
-from paceline_runtime.layers.weights import DENSE, Weight
 from paceline_runtime.models.base import FeatureSink, ModelShape, TargetMemory
 from paceline_runtime.models.hybrid_config import FULL, HybridConfig
 
@@ -50,7 +48,7 @@ class HybridLayer:
 
     def __init__(self, config: HybridConfig, name: str, mixer: Mixer, make_mlp: MakeMlp, parameters: Parameters) -> None:
         self.mixer_norm, self.mlp_norm = (
-            offset_norm(parameters, f"{name}.{part}", config.hidden_size, config.norm_eps)
+            parameters.norm(f"{name}.{part}", config.hidden_size, config.norm_eps, zero_centred=True)
             for part in ("input_layernorm", "post_attention_layernorm")
         )
         self.mixer, self.mlp = mixer, make_mlp(f"{name}.mlp", parameters)
@@ -82,9 +80,9 @@ def gated_attention(config: HybridConfig, name: str, layer: int, parameters: Par
     heads, kv_heads, head_dim, bias = config.num_heads, config.num_kv_heads, config.head_dim, config.attention_bias
     rows = {"q_proj": 2 * heads * head_dim, "k_proj": kv_heads * head_dim, "v_proj": kv_heads * head_dim}
     return GatedAttention(
-        parameters.linear({f"{name}.{part}": size for part, size in rows.items()}, config.hidden_size, bias=bias),
-        parameters.linear({f"{name}.o_proj": config.hidden_size}, heads * head_dim, bias=bias),
-        *(offset_norm(parameters, f"{name}.{part}", head_dim, config.norm_eps) for part in ("q_norm", "k_norm")),
+        parameters.linear({f"{name}.{part}": size for part, size in rows.items()}, config.hidden_size, split="rows", bias=bias),
+        parameters.linear({f"{name}.o_proj": config.hidden_size}, heads * head_dim, split="columns", bias=bias),
+        *(parameters.norm(f"{name}.{part}", head_dim, config.norm_eps, zero_centred=True) for part in ("q_norm", "k_norm")),
         layer=layer,
         num_heads=heads,
         num_kv_heads=kv_heads,
@@ -98,9 +96,9 @@ def _delta(config: HybridConfig, name: str, layer: int, parameters: Parameters) 
     projections = {f"{name}.in_proj_{part}": size for part, size in rows.items()}
     return GatedDeltaNet(
         shape,
-        parameters.linear(projections, config.hidden_size),
+        parameters.linear(projections, config.hidden_size, split="rows"),
         CausalConv(parameters.tensor(f"{name}.conv1d.weight", shape.conv_channels, 1, shape.conv_size)),
-        parameters.linear({f"{name}.out_proj": config.hidden_size}, shape.value_width),
+        parameters.linear({f"{name}.out_proj": config.hidden_size}, shape.value_width, split="columns"),
         layer=layer,
         log_rate=parameters.tensor(f"{name}.A_log", shape.num_value_heads, dtype=wide),
         rate_bias=parameters.tensor(f"{name}.dt_bias", shape.num_value_heads, dtype=wide),
@@ -120,14 +118,14 @@ class HybridDecoder:
         self._ops = ops_for(parameters.device, parameters.dtype)
         self._make_ends(config, parameters)
         self._layers = _layers(config, make_mlp, parameters)
-        self._norm = offset_norm(parameters, f"{config.prefix}.norm", config.hidden_size, config.norm_eps)
+        self._norm = parameters.norm(f"{config.prefix}.norm", config.hidden_size, config.norm_eps, zero_centred=True)
         parameters.ignored += ["mtp.", "model.mtp.", "model.visual.", "visual."]
 
     def forward(self, batch: ForwardBatch, memory: TargetMemory, sink: FeatureSink | None = None) -> torch.Tensor:
         """Run all layers over the batch's rows: [N, H], the final norm applied. Writes K/V, states and journals."""
         attention = attention_context(batch, memory.pages, self.rotary.table(batch.positions))
         context = HybridContext(batch.active, attention, delta_context(batch, memory.states, self._ops))
-        hidden = self._embedding(batch.ids)
+        hidden = self._embedding.rows(batch.ids)
         for index, layer in enumerate(self._layers):
             hidden = layer(hidden, context)
             if sink is not None and sink.wants(index):
@@ -136,7 +134,7 @@ class HybridDecoder:
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
         """Input embeddings [..., H] of ids [...]."""
-        return self._embedding(ids)
+        return self._embedding.rows(ids)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Logits [M, vocab_size] of normed hidden rows [M, H]."""
@@ -160,11 +158,11 @@ class HybridDecoder:
 
     def _make_ends(self, config: HybridConfig, parameters: Parameters) -> None:
         rows, hidden = config.vocab_rows, config.hidden_size
-        embedding = Weight(DENSE, parameters.tensor(f"{config.prefix}.embed_tokens.weight", rows, hidden))
-        head = embedding if config.tied else Weight(DENSE, parameters.tensor("lm_head.weight", rows, hidden))
+        self._embedding = parameters.weight(f"{config.prefix}.embed_tokens", rows, hidden)
         if config.tied:
-            parameters.copies["lm_head.weight"] = embedding.data
-        self._embedding, self._head = Embedding(embedding), Head(head, config.vocab_size)
+            parameters.copy("lm_head", self._embedding)
+        head = self._embedding if config.tied else parameters.weight("lm_head", rows, hidden)
+        self._head = Linear(head.take(slice(config.vocab_size)), split="rows")
 
 
 def _layers(config: HybridConfig, make_mlp: MakeMlp, parameters: Parameters) -> list[HybridLayer]:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from paceline_compat.activations import mlp_values
-from paceline_runtime.layers.mlp import GatedMlp
+from paceline_runtime.layers.mlp import gated_mlp
 from paceline_runtime.layers.parameters import Parameters
 from paceline_runtime.models.hybrid import HybridDecoder, Mlp
 from paceline_runtime.models.hybrid_config import hybrid_reader, read_hybrid_config
@@ -21,7 +21,7 @@ def build(config: Mapping[str, Any], parameters: Parameters) -> HybridDecoder:
     reader.finish()
 
     def make_mlp(name: str, parameters: Parameters) -> Mlp:
-        mlp = gated_mlp(name, hybrid.hidden_size, inner, parameters)
+        mlp = gated_mlp(parameters, name, hybrid.hidden_size, inner)
 
         def every_row(x: torch.Tensor, active: torch.Tensor) -> torch.Tensor:
             return mlp(x)
@@ -29,10 +29,3 @@ def build(config: Mapping[str, Any], parameters: Parameters) -> HybridDecoder:
         return every_row
 
     return HybridDecoder(hybrid, make_mlp, parameters, mlp_values=mlp_values(inner))
-
-
-def gated_mlp(name: str, hidden_size: int, intermediate_size: int, parameters: Parameters) -> GatedMlp:
-    """A gated MLP stored as `name.gate_proj`, `name.up_proj` and `name.down_proj`."""
-    gate_up = {f"{name}.gate_proj": intermediate_size, f"{name}.up_proj": intermediate_size}
-    down = parameters.linear({f"{name}.down_proj": hidden_size}, intermediate_size)
-    return GatedMlp(parameters.linear(gate_up, hidden_size), down)

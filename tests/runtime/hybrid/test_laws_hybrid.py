@@ -10,7 +10,7 @@ from law_prompts import law_prompts
 from scripted_proposers import KnowingProposer
 
 from paceline_compat.memory import PAGE_TOKENS
-from paceline_runtime.layers.moe import MixtureOfExperts
+from paceline_runtime.layers.experts import Experts
 from paceline_runtime.loaders import load_target
 from paceline_runtime.messages import Rebuild, Submit
 from paceline_runtime.params import SamplingParams
@@ -111,7 +111,7 @@ def test_a_verify_of_changing_width_changes_no_text(target, plain, overlap):
 def test_drafts_that_nobody_verifies_are_inert(target, monkeypatch):
     """Rows past a request's verified drafts write their K/V to the dummy page, and routers are told of them."""
     engine, seen, limit = make_engine(target, NgramProposer(3), max_model_len=256), [], 256
-    forward, launch, route = target.forward, engine.executor.launch, MixtureOfExperts.route
+    forward, launch, route = target.forward, engine.executor.launch, Experts.route
 
     def recorded_forward(batch, *others):
         seen.append((batch, []))
@@ -138,7 +138,7 @@ def test_drafts_that_nobody_verifies_are_inert(target, monkeypatch):
 
     num_inert = Counter()
     monkeypatch.setattr(target, "forward", recorded_forward)
-    monkeypatch.setattr(MixtureOfExperts, "route", recorded_route)
+    monkeypatch.setattr(Experts, "route", recorded_route)
     engine.executor.launch = checked
     full = {"full": (PROMPTS["long"], SamplingParams(max_tokens=None, ignore_eos=True))}
     run(engine, full | {name: (PROMPTS[name], GREEDY) for name in ("short", "page")})

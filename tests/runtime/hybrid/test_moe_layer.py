@@ -2,23 +2,23 @@
 
 import torch
 
-from paceline_kernels.moe import grouped_linear
-from paceline_runtime.layers import moe
+from paceline_runtime.layers.experts import Experts
 from paceline_runtime.layers.linear import Linear
 from paceline_runtime.layers.mlp import GatedMlp
-from paceline_runtime.layers.weights import DENSE, Weight
+from paceline_runtime.layers.weights.dense import DenseStack, DenseWeight
 
 HIDDEN, INNER, EXPERTS, CHOSEN = 16, 8, 6, 2
 
 
 def linear(*shape):
-    return Linear(Weight(DENSE, torch.randn(shape, dtype=torch.float64)))
+    return Linear(DenseWeight(torch.randn(shape, dtype=torch.float64)))
 
 
 def mixture():
-    weights = (torch.randn(EXPERTS, *shape, dtype=torch.float64) for shape in ((2 * INNER, HIDDEN), (HIDDEN, INNER)))
+    shapes = (2 * INNER, HIDDEN), (HIDDEN, INNER)
+    weights = (DenseStack(torch.randn(EXPERTS, *shape, dtype=torch.float64)) for shape in shapes)
     shared = GatedMlp(linear(2 * INNER, HIDDEN), linear(HIDDEN, INNER))
-    return moe.MixtureOfExperts(linear(EXPERTS, HIDDEN), *weights, shared, linear(1, HIDDEN), num_chosen=CHOSEN)
+    return Experts(linear(EXPERTS, HIDDEN), *weights, shared, linear(1, HIDDEN), num_chosen=CHOSEN)
 
 
 def by_definition(layer, x):
@@ -27,10 +27,9 @@ def by_definition(layer, x):
     best = probabilities.argsort(descending=True)[:CHOSEN]
     out = layer.shared_gate(x).sigmoid() * layer.shared(x)
     for expert in best:
-        gate, up = (layer.gate_up[expert] @ x).chunk(2)
-        out = out + probabilities[expert] / probabilities[best].sum() * (
-            layer.down[expert] @ (torch.nn.functional.silu(gate) * up)
-        )
+        gate, up = layer.gate_up.take(expert).matmul(x).chunk(2)
+        own = layer.down.take(expert).matmul(torch.nn.functional.silu(gate) * up)
+        out = out + probabilities[expert] / probabilities[best].sum() * own
     return out
 
 
@@ -43,11 +42,12 @@ def test_each_row_is_its_own_sum_over_experts():
 def test_inactive_rows_reach_no_expert_and_change_no_other_row(monkeypatch):
     counted = []
 
-    def counting(x, weights, ends):
+    def counting(stack, x, ends):
         counted.append(int(ends[-1]))
-        return grouped_linear(x, weights, ends)
+        return matmul(stack, x, ends)
 
-    monkeypatch.setattr(moe, "grouped_linear", counting)
+    matmul = DenseStack.matmul
+    monkeypatch.setattr(DenseStack, "matmul", counting)
     layer, x = mixture(), torch.randn(9, HIDDEN, dtype=torch.float64)
     active = torch.tensor([True, False, True, True, False, False, True, True, False])
     x[~active] = torch.nan

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import torch
 
 from paceline_kernels.paged_attention import verify_attention, write_pages
-from paceline_runtime.layers.offset_norm import offset_norm
 from paceline_runtime.layers.parameters import Parameters
 from paceline_runtime.models.hybrid import HybridDecoder, gated_attention
 
@@ -46,11 +45,11 @@ class MtpHead:
         self.target, self.parameters = target, parameters
         names = ("mtp.pre_fc_norm_embedding", "mtp.pre_fc_norm_hidden", "mtp.norm")
         self._embedding_norm, self._hidden_norm, self._norm = (
-            offset_norm(parameters, name, hidden, config.norm_eps) for name in names
+            parameters.norm(name, hidden, config.norm_eps, zero_centred=True) for name in names
         )
-        self._fc = parameters.linear({"mtp.fc": hidden}, 2 * hidden)
-        self._mixer_norm = offset_norm(parameters, f"{LAYER}.input_layernorm", hidden, config.norm_eps)
-        self._mlp_norm = offset_norm(parameters, f"{LAYER}.post_attention_layernorm", hidden, config.norm_eps)
+        self._fc = parameters.linear({"mtp.fc": hidden}, 2 * hidden, split=None)
+        self._mixer_norm = parameters.norm(f"{LAYER}.input_layernorm", hidden, config.norm_eps, zero_centred=True)
+        self._mlp_norm = parameters.norm(f"{LAYER}.post_attention_layernorm", hidden, config.norm_eps, zero_centred=True)
         self._attention = gated_attention(config, f"{LAYER}.self_attn", 0, parameters)
         self._mlp = target.make_mlp(f"{LAYER}.mlp", parameters)
 
