@@ -64,7 +64,7 @@ def _routes() -> set[str]:
     found = {
         name for method in ROUTE_METHODS for call in calls(method, "paceline_runtime") for name in list(_literals(call))[:1]
     }
-    routes = vars(importlib.import_module("paceline_runtime.server.routes"))
+    routes = vars(importlib.import_module("paceline_runtime.server.http.routes"))
     found |= {value for name, value in routes.items() if name.endswith("_PATH")}
     return {name for name in found if re.fullmatch(r"/[a-z0-9_/{}:-]*", name)}
 

@@ -6,7 +6,7 @@
     └── UnavailableError    the request is fine, the server cannot take it now: 503
         └── EngineDiedError     and never will again
 
-`server/app.py` maps them to HTTP in one place, `cli.py` to exit codes. It knows neither HTTP nor argparse.
+`server/http/app.py` maps them to HTTP in one place, `cli.py` to exit codes. It knows neither HTTP nor argparse.
 """
 
 from __future__ import annotations

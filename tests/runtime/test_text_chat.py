@@ -6,8 +6,8 @@ import pytest
 from byte_tokenizer import ASSISTANT, USER, ByteTokenizer
 
 from paceline_runtime import messages
-from paceline_runtime.server.bodies import ChatBody
-from paceline_runtime.server.jobs import chat_job
+from paceline_runtime.server.api.bodies import ChatBody
+from paceline_runtime.server.api.jobs import chat_job
 from paceline_runtime.text.chat import Turn, chat_prompt
 
 

@@ -15,9 +15,9 @@ from fake_engine import FakeEngine
 
 from paceline_runtime.config import EngineConfig, ServeConfig
 from paceline_runtime.engine import process
-from paceline_runtime.server.app import create_app
-from paceline_runtime.server.engine_client import EngineClient
+from paceline_runtime.server.http.app import create_app
 from paceline_runtime.server.lifecycle import listen, url_of
+from paceline_runtime.server.link.engine_client import EngineClient
 from paceline_runtime.server.service import Service
 
 MODEL = "fake"

@@ -1,6 +1,6 @@
 """`paceline serve`: flags to a checked configuration, logging, progress on the console, and the server's exit status.
 
-Called by `cli.py`. The server itself is `lifecycle.py`.
+`cli` calls it. The server itself is in `lifecycle`.
 """
 
 from __future__ import annotations

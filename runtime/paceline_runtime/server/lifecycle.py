@@ -1,6 +1,6 @@
 """The life of a server: bind, load, serve, drain, end, with the exit status that says which end it was.
 
-Called by the `serve` command and by the demo. It starts the engine process and the HTTP server and connects their fates:
+The `serve` command and the demo call it. It starts the engine process and the HTTP server and connects their fates:
 when the engine dies, the server tells its clients and ends too; when a SIGTERM comes, running requests finish first.
 """
 
@@ -20,9 +20,9 @@ from paceline_runtime import messages
 from paceline_runtime.config import ServeConfig
 from paceline_runtime.engine.process import DEFAULT_FACTORY
 from paceline_runtime.errors import ConfigError
-from paceline_runtime.server.app import create_app
-from paceline_runtime.server.engine_client import EngineClient
-from paceline_runtime.server.engine_process import EngineProcess
+from paceline_runtime.server.http.app import create_app
+from paceline_runtime.server.link.engine_client import EngineClient
+from paceline_runtime.server.link.engine_process import EngineProcess
 from paceline_runtime.server.service import Service
 from paceline_runtime.text.chat import Tokenizer
 
@@ -49,7 +49,7 @@ class HttpServer(uvicorn.Server):
         self._num_signals = 0
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Called by Python's signal machinery, between bytecodes of the main thread."""
+        """Start a drain, or end at the second signal. Python calls it between bytecodes of the main thread."""
         self._num_signals += 1
         if self._num_signals > 1:
             self.should_exit = self.force_exit = True

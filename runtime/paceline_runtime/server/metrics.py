@@ -78,7 +78,7 @@ class EngineCollector(Collector):
         self._latest = latest
 
     def collect(self) -> Iterator[Metric]:
-        """Called by the registry on every scrape."""
+        """The metrics of one scrape; the registry asks for them."""
         stats = self._latest()
         if stats is None:
             return

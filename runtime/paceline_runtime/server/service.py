@@ -1,6 +1,6 @@
 """What the routes share: the engine's client, the tokenizer once it is loaded, metrics, and whether the server is draining.
 
-Made by `lifecycle.py`, handed to `app.py`. Knows no HTTP.
+`lifecycle` makes it and hands it to `app`. It knows no HTTP.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from paceline_runtime import messages
 from paceline_runtime.config import ServeConfig
 from paceline_runtime.errors import EngineDiedError, UnavailableError
-from paceline_runtime.server.engine_client import EngineClient
+from paceline_runtime.server.link.engine_client import EngineClient
 from paceline_runtime.server.metrics import EngineCollector, Metrics
 from paceline_runtime.text.chat import Tokenizer
 

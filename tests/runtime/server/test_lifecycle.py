@@ -12,7 +12,7 @@ from served import TIMEOUT_S, served
 
 from paceline_runtime.config import EngineConfig
 from paceline_runtime.errors import ConfigError
-from paceline_runtime.server.engine_process import EngineProcess
+from paceline_runtime.server.link.engine_process import EngineProcess
 
 COMPLETIONS = "/v1/completions"
 DEATHS = [("crash", "scripted crash"), ("die", "ended with status 7")]

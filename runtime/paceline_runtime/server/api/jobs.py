@@ -1,7 +1,7 @@
 """What one HTTP request wants of the engine: prompts as token ids, parameters, number of answers; checked against the model.
 
-Made by the routes from a parsed body, run by `generation.py`. Tokenizing a long prompt takes a while, so it happens in a
-thread. Knows the tokenizer and the model's limits, nothing of HTTP.
+The routes make a job from a parsed body and `generation` runs it. Tokenizing a long prompt takes a while, so it happens in a
+thread. A job knows the tokenizer and the model's limits, nothing of HTTP.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from paceline_runtime import messages
 from paceline_runtime.errors import Problem, RequestError
 from paceline_runtime.params import SamplingParams
-from paceline_runtime.server.bodies import MAX_CHOICES, ChatBody, CompletionBody
-from paceline_runtime.server.parsing import sampling_params
+from paceline_runtime.server.api.bodies import MAX_CHOICES, ChatBody, CompletionBody
+from paceline_runtime.server.api.parsing import sampling_params
 from paceline_runtime.text.chat import Tokenizer, Turn, chat_prompt
 
 # "self" would not get as far as the template: Python takes it for the method's own.

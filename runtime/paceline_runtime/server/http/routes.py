@@ -1,6 +1,6 @@
 """The OpenAI endpoints: chat completions, completions, models. Each reads a body, makes a job, and answers whole or as SSE.
 
-Mounted by `app.py`. Errors are raised, never written here; a client that leaves ends its request at once, streaming or not.
+`app` mounts them. Errors are raised, never written here; a client that leaves ends its request at once, streaming or not.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from paceline_runtime.errors import PacelineError, Problem, RequestError
-from paceline_runtime.server.bodies import ChatBody, CommonBody, CompletionBody
-from paceline_runtime.server.formats import ChatFormat, CompletionFormat, Format, Json
-from paceline_runtime.server.generation import Generation
-from paceline_runtime.server.jobs import Job, chat_job, completion_job
+from paceline_runtime.server.api.bodies import ChatBody, CommonBody, CompletionBody
+from paceline_runtime.server.api.formats import ChatFormat, CompletionFormat, Format, Json
+from paceline_runtime.server.api.generation import Generation
+from paceline_runtime.server.api.jobs import Job, chat_job, completion_job
+from paceline_runtime.server.api.parsing import parse
+from paceline_runtime.server.http.problems import describe
+from paceline_runtime.server.http.responses import json_response
 from paceline_runtime.server.metrics import Outcome
-from paceline_runtime.server.parsing import parse
-from paceline_runtime.server.problems import describe
-from paceline_runtime.server.responses import json_response
 from paceline_runtime.server.service import Loaded, Service
 
 T = TypeVar("T")

@@ -16,7 +16,7 @@ from live_server import MODEL, running
 from prometheus_client.parser import text_string_to_metric_families
 
 from paceline_runtime.config import EngineConfig, ServeConfig
-from paceline_runtime.server.app import create_app
+from paceline_runtime.server.http.app import create_app
 from paceline_runtime.server.service import Service
 
 COMPLETIONS = "/v1/completions"

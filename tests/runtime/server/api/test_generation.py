@@ -7,11 +7,11 @@ from byte_tokenizer import ASSISTANT, ByteTokenizer
 
 from paceline_runtime.messages import TokenLogprobs, Tokens
 from paceline_runtime.params import SamplingParams
-from paceline_runtime.server.answers import Piece
-from paceline_runtime.server.engine_client import Call
-from paceline_runtime.server.formats import ChatFormat, CompletionFormat
-from paceline_runtime.server.generation import Generation
-from paceline_runtime.server.jobs import Job
+from paceline_runtime.server.api.answers import Piece
+from paceline_runtime.server.api.formats import ChatFormat, CompletionFormat
+from paceline_runtime.server.api.generation import Generation
+from paceline_runtime.server.api.jobs import Job
+from paceline_runtime.server.link.engine_client import Call
 from paceline_runtime.server.metrics import Metrics
 
 JOB = Job(job_id="job", model="fake", prompts=([65],), params=SamplingParams())

@@ -1,6 +1,6 @@
 """The JSON that goes out: chat completions and completions, whole or as chunks, in OpenAI's shape. Pure functions of values.
 
-Used by `generation.py`, which knows only `Format`. The two formats differ in where text and logprobs stand.
+`generation` uses them and knows only `Format`. The two formats differ in where text and logprobs stand.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from paceline_runtime.messages import TokenLogprobs
-from paceline_runtime.server.answers import Piece, Usage
-from paceline_runtime.server.jobs import Job
+from paceline_runtime.server.api.answers import Piece, Usage
+from paceline_runtime.server.api.jobs import Job
 from paceline_runtime.text.detokenizer import Decoder, token_text
 
 Json = dict[str, Any]

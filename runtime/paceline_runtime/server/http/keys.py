@@ -1,6 +1,6 @@
-"""Who may ask: bearer keys, those of clients and those of administrators. Used by the middleware and the admin routes.
+"""Who may ask: bearer keys, those of clients and those of administrators. Middleware and admin routes ask it.
 
-Knows headers and keys, nothing of what is asked for.
+It knows headers and keys, nothing of what is asked for.
 """
 
 from __future__ import annotations

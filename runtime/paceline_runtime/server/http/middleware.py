@@ -1,6 +1,6 @@
 """What happens around every request: its id, the API key, and the count of requests in flight. Plain ASGI, no buffering.
 
-Put around the application by `app.py`. Knows nothing of what is asked.
+`app` puts it around the application. It knows nothing of what is asked.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from paceline_runtime.server.keys import Keys
-from paceline_runtime.server.problems import CHALLENGE, error_json
-from paceline_runtime.server.responses import json_response
+from paceline_runtime.server.http.keys import Keys
+from paceline_runtime.server.http.problems import CHALLENGE, error_json
+from paceline_runtime.server.http.responses import json_response
 from paceline_runtime.server.service import Service
 
 REQUEST_ID = "x-request-id"

@@ -10,7 +10,7 @@ import zmq.asyncio
 from paceline_runtime import messages
 from paceline_runtime.errors import EngineDiedError
 from paceline_runtime.params import SamplingParams
-from paceline_runtime.server.engine_client import EngineClient
+from paceline_runtime.server.link.engine_client import EngineClient
 
 
 async def _call_when_the_engine_sends(frame: bytes) -> tuple[EngineClient, messages.Failed]:

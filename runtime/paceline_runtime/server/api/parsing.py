@@ -1,6 +1,6 @@
 """From the bytes of a request to a checked body and its sampling parameters, or one error that lists every problem.
 
-Pure functions, called by the routes. They know neither the model's vocabulary nor its context: `jobs.py` does.
+Pure functions that the routes call. They know neither the model's vocabulary nor its context: `jobs` does.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pydantic_core
 
 from paceline_runtime.errors import Problem, RequestError
 from paceline_runtime.params import SamplingParams
-from paceline_runtime.server.bodies import (
+from paceline_runtime.server.api.bodies import (
     NEUTRAL,
     NEUTRAL_MESSAGE,
     ChatBody,

@@ -1,7 +1,7 @@
-"""The server's end of the socket to the engine: sends requests and aborts, hands each answer to the call it belongs to.
+"""The server's end of the socket to the engine: it sends requests and aborts, and hands each answer to the call it belongs to.
 
-Used by the routes through `call`, by health and metrics through its state. Knows no HTTP, and not how the engine process
-is started (`engine_process.py`); an engine in a thread of the same process will do for tests.
+The routes use it through `call`, health and metrics through its state. It knows no HTTP, and not how the engine process is
+started (`engine_process`); an engine in a thread of the same process will do for tests.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import zmq.asyncio
 
 from paceline_runtime import messages
 from paceline_runtime.errors import EngineDiedError, UnavailableError
-from paceline_runtime.server.acceptance_log import AcceptanceLog
+from paceline_runtime.server.link.acceptance_log import AcceptanceLog
 
 Event = messages.Tokens | messages.Refused | messages.Failed
 
@@ -47,7 +47,7 @@ class Call:
         return await self._events.get()
 
     def deliver(self, request_id: str, event: Event) -> None:
-        """Called by the client, in the order in which the engine sent."""
+        """Take an event. The client calls it in the order in which the engine sent."""
         index = self._open[request_id]
         if not isinstance(event, messages.Tokens) or event.finish_reason is not None:
             del self._open[request_id]

@@ -1,6 +1,6 @@
 """The ASGI application: routes, middleware, and the one place where errors become responses.
 
-Made by `lifecycle.py` and by tests. It starts nothing: the service it is given does.
+`lifecycle` and the tests make it. It starts nothing: the service that it is given does.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from paceline_runtime.errors import PacelineError, RequestError, UnavailableError
-from paceline_runtime.server.cache import cache_router
-from paceline_runtime.server.health import health_router
+from paceline_runtime.server.http.cache import cache_router
+from paceline_runtime.server.http.health import health_router
+from paceline_runtime.server.http.middleware import ApiKeys, InFlight, RequestId, UnreadBody
+from paceline_runtime.server.http.problems import describe, error_json
+from paceline_runtime.server.http.responses import json_response
+from paceline_runtime.server.http.routes import GENERATION_PATHS, openai_router
 from paceline_runtime.server.metrics import Outcome
-from paceline_runtime.server.middleware import ApiKeys, InFlight, RequestId, UnreadBody
-from paceline_runtime.server.problems import describe, error_json
-from paceline_runtime.server.responses import json_response
-from paceline_runtime.server.routes import GENERATION_PATHS, openai_router
 from paceline_runtime.server.service import Service
 
 logger = logging.getLogger(__name__)

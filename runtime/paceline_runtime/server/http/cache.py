@@ -1,6 +1,6 @@
 """The cache's endpoint: resize K/V pages and recurrent-state slots of a server that answers nobody just now.
 
-Mounted by `app.py`. It asks for an admin key: who may generate text may not take the cache from everyone else.
+`app` mounts it. It asks for an admin key: who may generate text may not take the cache from everyone else.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from fastapi import APIRouter, Depends, Request, Response
 
 from paceline_runtime import messages
 from paceline_runtime.errors import Problem, RequestError
-from paceline_runtime.server.bodies import RebuildBody
-from paceline_runtime.server.keys import Administrators
-from paceline_runtime.server.parsing import parse
-from paceline_runtime.server.responses import json_response
-from paceline_runtime.server.routes import read_body
+from paceline_runtime.server.api.bodies import RebuildBody
+from paceline_runtime.server.api.parsing import parse
+from paceline_runtime.server.http.keys import Administrators
+from paceline_runtime.server.http.responses import json_response
+from paceline_runtime.server.http.routes import read_body
 from paceline_runtime.server.service import Service
 
 

@@ -1,4 +1,4 @@
-"""JSON over HTTP, encoded by msgspec. Used wherever the server writes a response that is not a stream."""
+"""JSON over HTTP, encoded by msgspec. The server uses it wherever it writes a response that is not a stream."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Errors in OpenAI's shape: the one place where exceptions become HTTP status and JSON. Pure functions.
 
-Used by the exception handlers and middleware of `app.py`, and for errors in the middle of a stream.
+The exception handlers and middleware of `app` use them, and the routes do for errors in the middle of a stream.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Starts the engine process, watches it, ends it. Used by `lifecycle.py` and, through it, by tests with another factory.
+"""The engine process: started, watched and ended. `lifecycle` uses it and, through it, tests do with another factory.
 
-Knows the process and its socket, not what is said on it.
+It knows the process and its socket, not what is said on the socket.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The request bodies that the server accepts, as pydantic models: types, nesting, and which values mean nothing.
 
-Used by `parsing.py`. Ranges are `SamplingParams.problems`'s business; nothing here knows the model or the engine.
+`parsing` uses the models. Ranges are the business of `SamplingParams.problems`; nothing here knows the model or the engine.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """One answer as it grows: tokens from the engine become text that is safe to show, and the numbers that usage reports.
 
-Used by `generation.py`, one `Answer` per choice. Knows no JSON and no HTTP.
+`generation` makes one `Answer` per choice. An answer knows no JSON and no HTTP.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Usage:
 
 
 def usage_of(prompts: Sequence[Sequence[int]], answers: Sequence[Answer]) -> Usage:
-    """Sums over all answers; `answers` holds the same number for every prompt, in order."""
+    """The sums over all answers; `answers` holds the same number for every prompt, in order."""
     per_prompt = len(answers) // len(prompts)
     return Usage(
         num_prompt=sum(len(prompt) for prompt in prompts),

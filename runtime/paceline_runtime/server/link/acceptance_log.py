@@ -1,4 +1,4 @@
-"""Says in the log when hardly any draft is accepted, and when that is over. Fed by the engine's client; knows counters only."""
+"""A line in the log when hardly any draft is accepted, and when that is over. The engine's client feeds it with counters."""
 
 from __future__ import annotations
 

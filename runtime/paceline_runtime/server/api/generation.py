@@ -1,7 +1,7 @@
-"""Runs a job on the engine and writes what comes back, whole or chunk by chunk. The measurements of a request are taken here.
+"""A job run on the engine, and what comes back written whole or chunk by chunk. It takes the measurements of a request.
 
-Used by `routes.py`. A `Generation` is used once. It knows neither sockets nor HTTP: chunks are JSON values, and leaving
-early is done by closing or cancelling, whereupon the `Call` aborts what still runs.
+The routes use a `Generation` once. It knows neither sockets nor HTTP: chunks are JSON values, and whoever leaves early closes
+or cancels it, whereupon the `Call` aborts what still runs.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from collections.abc import AsyncGenerator, Callable
 
 from paceline_runtime import messages
 from paceline_runtime.errors import Problem, RequestError, UnavailableError
-from paceline_runtime.server.answers import Answer, Piece, usage_of
-from paceline_runtime.server.engine_client import Call, EngineClient, Event
-from paceline_runtime.server.formats import Format, Json
-from paceline_runtime.server.jobs import Job
+from paceline_runtime.server.api.answers import Answer, Piece, usage_of
+from paceline_runtime.server.api.formats import Format, Json
+from paceline_runtime.server.api.jobs import Job
+from paceline_runtime.server.link.engine_client import Call, EngineClient, Event
 from paceline_runtime.server.metrics import Metrics
 from paceline_runtime.text.detokenizer import Decoder
 

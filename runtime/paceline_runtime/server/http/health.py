@@ -1,6 +1,6 @@
 """Probes and metrics: is the process alive, does it want requests, what has it done. Open to everyone.
 
-Mounted by `app.py`. `/livez` fails only when a restart is the remedy; loading and draining are `/readyz`'s business.
+`app` mounts them. `/livez` fails only when a restart is the remedy; loading and draining are `/readyz`'s business.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from paceline_runtime.server.responses import json_response
+from paceline_runtime.server.http.responses import json_response
 from paceline_runtime.server.service import Service
 
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from paceline_runtime import messages
-from paceline_runtime.server.engine_client import EngineClient
+from paceline_runtime.server.link.engine_client import EngineClient
 
 
 def counters(drafted: list[int], accepted: list[int]) -> messages.Stats:
