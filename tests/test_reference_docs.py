@@ -74,7 +74,7 @@ def _labels() -> set[str]:
         return set()
     names = vars(importlib.import_module("paceline_operator.names"))
     texts = {text for name, value in names.items() if not name.startswith("__") for text in _texts(value)}
-    return {text for text in texts if re.fullmatch(r"[a-z0-9.-]*paceline\.dev/(?!v\d)[A-Za-z0-9._-]+", text)}
+    return {text for text in texts if re.fullmatch(r"[a-z0-9.-]*(paceline\.dev|keda\.sh)/(?!v\d)[A-Za-z0-9._-]+", text)}
 
 
 def _texts(value: object) -> Iterator[str]:

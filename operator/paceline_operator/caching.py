@@ -5,11 +5,10 @@ As with the inspection, what is known to be cached is kept in the status under a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from paceline_operator.names import COMPONENT_CACHE
 from paceline_operator.objects import weights
 from paceline_operator.objects.cache import cache_key, job_name
 from paceline_operator.observed import Observed, condition, is_true, last_words, no_pod, waiting
@@ -48,7 +47,7 @@ def read(model: Model, status: Mapping[str, Any], observed: Observed) -> Caching
         return Caching(
             False, "ClaimLost", f"claim {name} is another one than the cache Job filled; fetching anew", failed_at=""
         )
-    return _unfinished(job, observed.pods(COMPONENT_CACHE, job_name(model)))
+    return _unfinished(job, observed.pods_of_job(job_name(model)))
 
 
 def _was_filled(claim: Mapping[str, Any] | None, job: Mapping[str, Any] | None) -> bool:
@@ -58,7 +57,7 @@ def _was_filled(claim: Mapping[str, Any] | None, job: Mapping[str, Any] | None) 
     return bool(claim["metadata"]["creationTimestamp"] <= job["metadata"]["creationTimestamp"])
 
 
-def _unfinished(job: dict[str, Any] | None, pods: list[dict[str, Any]]) -> Caching:
+def _unfinished(job: dict[str, Any] | None, pods: Sequence[dict[str, Any]]) -> Caching:
     if failed := condition(job, "Failed"):
         why = last_words(pods) or failed.get("message") or failed.get("reason", "")
         return Caching(False, "FetchFailed", why, failed_at=failed.get("lastTransitionTime", ""))

@@ -50,10 +50,13 @@ class Cluster:
         await self._client.close()
 
     async def apply(self, document: Object, kind: Kind, subresource: str = "") -> Object:
-        """Server-side apply; conflicts are forced, since a document holds only what is ours. The object as it is now."""
+        """Server-side apply; the object as it is now. A document that names a uid is about that object and wins its fields.
+
+        One without may only make an object: where somebody else's took the name meanwhile, their fields conflict.
+        """
         metadata = document["metadata"]
         path = path_of(kind, metadata.get("namespace"), metadata["name"], subresource)
-        options = {"content_type": APPLY, "field_manager": FIELD_MANAGER, "force_conflicts": True}
+        options = {"content_type": APPLY, "field_manager": FIELD_MANAGER, "force_conflicts": "uid" in metadata}
         return await self._request("patch", path, body=document, **options)
 
     async def get(self, kind: Kind, namespace: str | None, name: str) -> Object:

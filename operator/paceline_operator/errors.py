@@ -51,8 +51,8 @@ class SpecError(OperatorError):
 class NameTakenError(OperatorError):
     """An object of a child's name exists and is not ours; it is left alone."""
 
-    def __init__(self, kind: str, name: str) -> None:
-        super().__init__(f"{kind} {name} exists and was not made for this SpeculativeModel: delete or rename either one")
+    def __init__(self, kind: str, name: str, why: str) -> None:
+        super().__init__(f"{kind} {name} {why}")
 
 
 class ApiError(OperatorError):

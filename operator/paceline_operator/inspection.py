@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from paceline_operator.names import COMPONENT_INSPECT
 from paceline_operator.objects.inspect import inspect_key, job_name
 from paceline_operator.observed import Observed, condition, is_true, last_words, no_pod, waiting
 from paceline_operator.spec import Model
@@ -51,7 +50,7 @@ def read(model: Model, status: Mapping[str, Any], observed: Observed) -> Inspect
 
 
 def _from_job(key: str, name: str, observed: Observed) -> Inspection:
-    job, pods = observed.get("Job", name), observed.pods(COMPONENT_INSPECT, name)
+    job, pods = observed.get("Job", name), observed.pods_of_job(name)
     for pod in pods:
         if verdict := _verdict(key, pod):
             return verdict

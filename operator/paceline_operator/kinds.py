@@ -27,6 +27,7 @@ class Kind:
 
 MODEL = Kind(names.API_VERSION, names.KIND, names.PLURAL)
 POD = Kind("v1", "Pod", "pods")
+REPLICA_SET = Kind("apps/v1", "ReplicaSet", "replicasets")
 EVENT = Kind("v1", "Event", "events")
 JOB = Kind("batch/v1", "Job", "jobs")
 CHILDREN = (
@@ -41,6 +42,6 @@ CHILDREN = (
     Kind("monitoring.coreos.com/v1", "PodMonitor", "podmonitors", is_optional=True),
 )
 # Watched with the managed-by label; optional kinds are only re-listed, since watching an absent kind fails.
-WATCHED = (POD, *(kind for kind in CHILDREN if not kind.is_optional))
+WATCHED = (POD, REPLICA_SET, *(kind for kind in CHILDREN if not kind.is_optional))
 OPTIONAL = tuple(kind for kind in CHILDREN if kind.is_optional)
-BY_NAME = {kind.kind: kind for kind in (MODEL, POD, *CHILDREN)}
+BY_NAME = {kind.kind: kind for kind in (MODEL, POD, REPLICA_SET, *CHILDREN)}

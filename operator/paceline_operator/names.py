@@ -26,6 +26,10 @@ COMPONENT_INSPECT: Final = "inspect"
 COMPONENT_CACHE: Final = "cache"
 # On each child: hash of what was last applied, so that a field we stop setting is noticed without reading managedFields.
 ANNOTATION_APPLIED: Final = "paceline.dev/applied-hash"
+# On a retained claim, which has no ownerReference: the uid of its model.
+ANNOTATION_MODEL_UID: Final = "paceline.dev/model-uid"
+# Read by KEDA on a ScaledObject, from 2.18 on: labels that it does not copy to the autoscaler that it makes.
+ANNOTATION_KEDA_EXCLUDED: Final = "scaledobject.keda.sh/hpa-excluded-labels"
 # Prefix of what kopf may write on a resource.
 ANNOTATION_PREFIX: Final = "paceline.dev"
 

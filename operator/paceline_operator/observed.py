@@ -1,40 +1,51 @@
-"""What exists of one model's children, as the API server last said. A value: filled by `store`, read by the pure parts."""
+"""What exists of one model, as the API server last said: its children, and the pods that they made. A value.
+
+`store` fills it, the pure parts read it. What only carries the model's labels is not in it: see `ownership`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from paceline_operator.names import LABEL_COMPONENT
+from paceline_operator.ownership import has_owner, is_child
 
 Object = dict[str, Any]
+MADE_BY_CHILDREN = frozenset({"Pod", "ReplicaSet"})
 
 
 @dataclass(frozen=True)
 class Observed:
-    """Children and pods by (kind, name)."""
+    """Children by (kind, name); pods by the name of their Job, and those of the Deployment. Pods come oldest first."""
 
-    objects: Mapping[tuple[str, str], Object]
+    children: Mapping[tuple[str, str], Object] = field(default_factory=dict)
+    serving_pods: Sequence[Object] = ()
+    job_pods: Mapping[str, Sequence[Object]] = field(default_factory=dict)
 
     def get(self, kind: str, name: str) -> Object | None:
-        return self.objects.get((kind, name))
+        return self.children.get((kind, name))
 
-    def pods(self, component: str, job_name: str | None = None) -> list[Object]:
-        """Pods of a component, oldest first; with `job_name`, that Job's only."""
-        found = [
-            pod
-            for (kind, _), pod in self.objects.items()
-            if kind == "Pod"
-            and pod["metadata"]["labels"].get(LABEL_COMPONENT) == component
-            and job_name in (None, pod["metadata"]["labels"].get("batch.kubernetes.io/job-name"))
-        ]
-        return sorted(found, key=lambda pod: str(pod["metadata"].get("creationTimestamp", "")))
+    def pods_of_job(self, name: str) -> Sequence[Object]:
+        return self.job_pods.get(name, ())
 
 
-def observe(objects: Iterable[Object]) -> Observed:
-    """Observed from the objects themselves."""
-    return Observed({(found["kind"], found["metadata"]["name"]): found for found in objects})
+def observe(objects: Iterable[Object], uid: str) -> Observed:
+    """What belongs to the model with this uid, out of all objects that carry its labels.
+
+    A pod's owner is a child: a Job, or the Deployment by way of a ReplicaSet.
+    """
+    found = sorted(objects, key=lambda one: str(one["metadata"].get("creationTimestamp", "")))
+    children = [one for one in found if one["kind"] not in MADE_BY_CHILDREN and is_child(one, uid)]
+    jobs = {one["metadata"]["name"]: _owned(found, "Pod", [one]) for one in children if one["kind"] == "Job"}
+    sets = _owned(found, "ReplicaSet", [one for one in children if one["kind"] == "Deployment"])
+    by_place = {(one["kind"], one["metadata"]["name"]): one for one in children}
+    return Observed(by_place, _owned(found, "Pod", sets), jobs)
+
+
+def _owned(objects: Iterable[Object], kind: str, owners: Iterable[Object]) -> list[Object]:
+    uids = {owner["metadata"]["uid"] for owner in owners}
+    return [one for one in objects if one["kind"] == kind and has_owner(one, uids)]
 
 
 def condition(found: Object | None, type_: str) -> Object | None:

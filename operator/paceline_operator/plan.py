@@ -13,7 +13,6 @@ from typing import Any
 from paceline_operator.caching import Caching
 from paceline_operator.desired import Desired
 from paceline_operator.inspection import Inspection
-from paceline_operator.names import LABEL_MANAGED_BY, MANAGED_BY
 from paceline_operator.observed import Observed, is_true
 from paceline_operator.quantity import same_quantity
 from paceline_operator.spec import Model
@@ -86,13 +85,6 @@ def contains(found: Any, wanted: Any) -> bool:
     return bool(found == wanted) or (found is None and not wanted) or same_quantity(found, wanted)
 
 
-def is_ours(found: Object, wanted: Object) -> bool:
-    """Whether the operator made it: by its label or, where that was taken off, by the owner that `wanted` names too."""
-    owners = [one["uid"] for one in wanted["metadata"].get("ownerReferences") or ()]
-    is_owned = any(one["uid"] in owners for one in found["metadata"].get("ownerReferences") or ())
-    return is_owned or (found["metadata"].get("labels") or {}).get(LABEL_MANAGED_BY) == MANAGED_BY
-
-
 def _open_steps(desired: Desired, inspection: Inspection, caching: Caching) -> tuple[Object, ...]:
     """Children whose time has come. A verdict or a fetch that is on record needs no Job any more."""
     opened = () if inspection.outcome else desired.inspection
@@ -103,12 +95,11 @@ def _open_steps(desired: Desired, inspection: Inspection, caching: Caching) -> t
 
 
 def _deletions(desired: Desired, observed: Observed) -> list[Object]:
-    """Our children that the model no longer asks for, pods aside: those belong to Jobs and the Deployment."""
+    """Children that the model no longer asks for, but for a retained claim: that one has no owner."""
     return [
         found
-        for key, found in observed.objects.items()
-        if key[0] != "Pod"
-        and key not in desired.keys
+        for key, found in observed.children.items()
+        if key not in desired.keys
         and not found["metadata"].get("deletionTimestamp")
         and found["metadata"].get("ownerReferences")
     ]

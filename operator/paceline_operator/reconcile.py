@@ -7,19 +7,20 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
-from paceline_operator import acceptance, caching, inspection, names
+from paceline_operator import acceptance, caching, inspection, names, ownership
 from paceline_operator.cluster import Cluster
 from paceline_operator.config import OperatorConfig
 from paceline_operator.desired import Desired, chosen_image, desired, inherit
 from paceline_operator.errors import ApiError, GoneError, NameTakenError, SpecError
 from paceline_operator.events import event
 from paceline_operator.kinds import BY_NAME, EVENT, MODEL, Kind
-from paceline_operator.plan import Plan, is_ours, plan
+from paceline_operator.observed import Observed
+from paceline_operator.plan import Plan, plan
 from paceline_operator.spec import Model, parse
 from paceline_operator.status import Status, changes, status_of, status_of_invalid
 from paceline_operator.store import Key, Store
@@ -27,8 +28,9 @@ from paceline_operator.watchdog import Watchdog
 
 Object = dict[str, Any]
 logger = logging.getLogger(__name__)
-# Refusals that a retry alone does not mend: the status tells, and the queue tries again slowly.
-REFUSALS = frozenset({400, 403, 405, 409, 422})
+# Refusals that a retry alone does not mend: the status tells, and the queue tries again slowly. A conflict (409) is none:
+# an object went or came since it was looked at.
+REFUSALS = frozenset({400, 403, 405, 422})
 # Without these a pod would be open to everybody, or write into the claim of a namesake.
 BEFORE_PODS = frozenset({"NetworkPolicy", "PersistentVolumeClaim"})
 # After so many failures in a row, a failing API server is told in the status like a refusal (a full address range is a 500).
@@ -38,7 +40,7 @@ PATIENCE = 4
 class Counting(Protocol):
     """Where acceptance figures come from: `Scraper`, or a test's stand-in."""
 
-    async def counters(self, pods: list[Object]) -> list[acceptance.Counters]: ...
+    async def counters(self, pods: Sequence[Object]) -> list[acceptance.Counters]: ...
 
 
 @dataclass(frozen=True)
@@ -83,40 +85,43 @@ class Reconciler:
             model = parse(resource)
         except SpecError as error:
             generation = resource["metadata"].get("generation", 0)
-            deployment = self._store.observed(key).get("Deployment", key.name)
+            deployment = self._store.observed(key, resource["metadata"]["uid"]).get("Deployment", key.name)
             await self._publish(resource, status_of_invalid(error.problems, previous, deployment, generation, self._now()))
             return Outcome()
-        return await self._step(key, resource, model, previous, is_patient=num_failures < PATIENCE)
+        return await self._step(resource, model, previous, is_patient=num_failures < PATIENCE)
 
-    async def _step(self, key: Key, resource: Object, model: Model, previous: Status, *, is_patient: bool) -> Outcome:
-        observed = self._store.observed(key)
+    async def _step(self, resource: Object, model: Model, previous: Status, *, is_patient: bool) -> Outcome:
+        observed = self._observed(model)
         verdict, cached = inspection.read(model, previous, observed), caching.read(model, previous, observed)
         inherited = inherit(model, previous, observed, verdict.facts)
         wanted = desired(model, self._config, inherited, self.known_kinds)
         step = plan(model, wanted, observed, verdict, cached, self._now())
-        trouble = await self._carry_out(key, step, is_patient) or missing_kinds(wanted)
-        observed = self._store.observed(key)
-        accepted = await self._accepted(key, model, previous, observed.pods(names.COMPONENT_SERVER))
+        trouble = await self._carry_out(model, step, is_patient) or missing_kinds(wanted)
+        observed = self._observed(model)
+        accepted = await self._accepted(model, previous, observed.serving_pods)
         current = status_of(model, previous, observed, verdict, cached, accepted, self._now(), trouble)
         current |= chosen_image(model, self._config, inherited, observed)
         await self._publish(resource, current)
         return Outcome(self._look_again_s(model, step), trouble)
 
-    async def _carry_out(self, key: Key, step: Plan, is_patient: bool) -> str:
+    def _observed(self, model: Model) -> Observed:
+        return self._store.observed(key_of(model), model.uid)
+
+    async def _carry_out(self, model: Model, step: Plan, is_patient: bool) -> str:
         """Delete, then apply: KEDA refuses a ScaledObject beside the autoscaler that it takes over from.
 
         A refused child keeps no other from being applied, unless pods need it and it is not there. Returns the refusals as
         text; what may pass by itself is raised, while patience lasts.
         """
         if not step.is_empty:
-            logger.info("model %s/%s: %s", key.namespace, key.name, ", ".join(step.details))
+            logger.info("model %s/%s: %s", model.namespace, model.name, ", ".join(step.details))
         refusals = []
         for found in step.delete:
             refusals.append(await self._refusal(self._delete(found, BY_NAME[found["kind"]]), is_patient))
         for document in step.apply:
-            refusals.append(await self._refusal(self._apply(key, document), is_patient))
+            refusals.append(await self._refusal(self._apply(model, document), is_patient))
             kind, name = document["kind"], document["metadata"]["name"]
-            if refusals[-1] and kind in BEFORE_PODS and self._store.observed(key).get(kind, name) is None:
+            if refusals[-1] and kind in BEFORE_PODS and self._observed(model).get(kind, name) is None:
                 break
         return "; ".join(filter(None, refusals))
 
@@ -138,20 +143,23 @@ class Reconciler:
         if not is_watched(found):
             self._store.drop(found)
 
-    async def _apply(self, key: Key, document: Object) -> None:
+    async def _apply(self, model: Model, document: Object) -> None:
         """Apply a child. One that we do not know yet is looked up first, so that nobody's namesake is taken over."""
         kind, metadata = BY_NAME[document["kind"]], document["metadata"]
-        if self._store.observed(key).get(kind.kind, metadata["name"]) is None:
+        found = self._observed(model).get(kind.kind, metadata["name"])
+        if found is None:
             try:
                 found = await self._cluster.get(kind, metadata["namespace"], metadata["name"])
             except GoneError:
-                found = None
-            if found and not is_ours(found, document):
-                raise NameTakenError(kind.kind, metadata["name"])
-            if found and kind.kind == "Job":
+                self._written(await self._cluster.apply(document, kind))
+                return
+            if why := ownership.why_not_ours(found, document, model.uid):
+                raise NameTakenError(kind.kind, metadata["name"], why)
+            if kind.kind == "Job":
                 self._written(found)
                 return
-        self._written(await self._cluster.apply(document, kind))
+        about_this_one = {**document, "metadata": {**metadata, "uid": found["metadata"]["uid"]}}
+        self._written(await self._cluster.apply(about_this_one, kind))
 
     async def _publish(self, resource: Object, current: Status) -> None:
         """Write the status if it says anything new, and an Event for each condition that turned."""
@@ -185,8 +193,9 @@ class Reconciler:
             self._watchdog.expect(answer)
         self._store.put(answer)
 
-    async def _accepted(self, key: Key, model: Model, previous: Status, pods: list[Object]) -> dict[str, Any]:
+    async def _accepted(self, model: Model, previous: Status, pods: Sequence[Object]) -> dict[str, Any]:
         """`status.acceptance`, sampled anew when the period is over."""
+        key = key_of(model)
         if model.spec.speculation.algorithm == "off":
             return {}
         known = dict(previous.get("acceptance") or {})
@@ -198,6 +207,11 @@ class Reconciler:
     def _look_again_s(self, model: Model, step: Plan) -> float | None:
         period_s = None if model.spec.speculation.algorithm == "off" else self._config.acceptance_period_s
         return min((delay for delay in (period_s, step.look_again_s) if delay is not None), default=None)
+
+
+def key_of(model: Model) -> Key:
+    """Under what the store and the queue know a model."""
+    return Key(model.namespace, model.name)
 
 
 def is_watched(found: Object) -> bool:

@@ -5,14 +5,17 @@ Each list is compared with what the watches said, so that a dead one is found ev
 
 from __future__ import annotations
 
+from typing import Any
+
 from paceline_operator.cluster import Cluster
 from paceline_operator.config import OperatorConfig
 from paceline_operator.errors import GoneError
 from paceline_operator.kinds import MODEL, OPTIONAL, WATCHED, Kind
 from paceline_operator.names import LABEL_MANAGED_BY, MANAGED_BY
-from paceline_operator.store import Store, owner_key, version_of
+from paceline_operator.store import Store, version_of
 from paceline_operator.watchdog import Watchdog
 
+Object = dict[str, Any]
 SELECTOR = f"{LABEL_MANAGED_BY}={MANAGED_BY}"
 
 
@@ -45,12 +48,8 @@ class Resync:
                 self._compare(one)
         self._store.replace(known, found)
 
-    def _compare(self, listed: dict[str, object]) -> None:
+    def _compare(self, listed: Object) -> None:
         """A listed object that is newer than what is known: its watch owes us an event."""
-        key = owner_key(listed)
-        if key is None:
-            return
-        place = str(listed["kind"]), str(listed["metadata"]["name"])  # type: ignore[index]
-        known = self._store.observed(key).get(*place) or self._store.model(key)
-        if known and known["kind"] == listed["kind"] and version_of(listed) > version_of(known):
+        known = self._store.known_of(listed)
+        if known and version_of(listed) > version_of(known):
             self._watchdog.expect(listed)

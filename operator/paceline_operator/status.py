@@ -47,7 +47,7 @@ def status_of(
 ) -> Status:
     """The whole status of a valid model. `accepted` is `status.acceptance`; `trouble` is why a child cannot be applied."""
     deployment = observed.get("Deployment", model.name)
-    pods = observed.pods(names.COMPONENT_SERVER)
+    pods = observed.serving_pods
     verdicts = {
         names.ACCEPTED: Verdict("True", "Valid", "the resource is valid"),
         names.COMPATIBLE: compatible(inspection),

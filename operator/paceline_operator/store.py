@@ -1,4 +1,4 @@
-"""What the watches have said: models, and their children and pods by model. The operator's only memory of the cluster.
+"""What the watches have said: models, and what carries their labels, by model. The operator's only memory of the cluster.
 
 Filled by handlers, by answers to our own calls, and by `resync`; read by `reconcile`. Keeps no more of an object than is
 used, and never an older version over a newer one.
@@ -12,11 +12,13 @@ from typing import Any, NamedTuple
 
 from paceline_operator.kinds import Kind
 from paceline_operator.names import KIND, LABEL_MODEL
-from paceline_operator.observed import Observed
+from paceline_operator.observed import Observed, observe
 
 Object = dict[str, Any]
 # Deleted objects that are remembered as such: more than go while one answer is on its way.
 MAX_GONE = 1000
+# A ReplicaSet only tells whose a pod is.
+UNREAD = {"Pod": frozenset({"spec"}), "ReplicaSet": frozenset({"spec", "status"})}
 
 
 class Key(NamedTuple):
@@ -27,15 +29,15 @@ class Key(NamedTuple):
 
 
 class Store:
-    """Objects by the model that they belong to."""
+    """Objects by the model that their label names, which may have been copied: `observed` tells what is the model's own."""
 
     def __init__(self) -> None:
         self._objects: dict[Key, dict[tuple[str, str], Object]] = {}
         self._gone: OrderedDict[str, int] = OrderedDict()
 
     def put(self, found: Object) -> Key | None:
-        """Remember an object; the model it belongs to, None when it belongs to none."""
-        key = owner_key(found)
+        """Remember an object; the model that its label names, None when it names none."""
+        key = model_key(found)
         if key is None or self._is_gone(found):
             return key
         objects, place = self._objects.setdefault(key, {}), _place(found)
@@ -44,8 +46,8 @@ class Store:
         return key
 
     def drop(self, found: Object) -> Key | None:
-        """Forget a deleted object, unless another one has its name by now; the model it belonged to."""
-        key = owner_key(found)
+        """Forget a deleted object, unless another one has its name by now; the model that its label named."""
+        key = model_key(found)
         if key is None:
             return None
         self._gone[_uid(found)] = version_of(found)
@@ -64,23 +66,26 @@ class Store:
 
     def replace(self, known: Iterable[Object], found: Iterable[Object]) -> None:
         """Make what was `known` of a kind before a list equal to it: what came during the list may be missing there."""
-        listed = {(owner_key(one), _place(one)): one for one in found}
+        listed = {(model_key(one), _place(one)): one for one in found}
         for one in known:
-            if (owner_key(one), _place(one)) not in listed:
+            if (model_key(one), _place(one)) not in listed:
                 self.drop(one)
         for one in listed.values():
             self.put(one)
 
+    def known_of(self, found: Object) -> Object | None:
+        """What is known under an object's kind and name."""
+        key = model_key(found)
+        return self._objects.get(key, {}).get(_place(found)) if key else None
+
     def is_news(self, found: Object) -> bool:
         """Whether it is newer than what is known of it: then no watch has shown it yet."""
-        key = owner_key(found)
-        known = self._objects.get(key, {}).get(_place(found)) if key else None
+        known = self.known_of(found)
         return not self._is_gone(found) and (known is None or version_of(found) > version_of(known))
 
     def is_status_only(self, found: Object) -> bool:
         """Whether nothing but its status differs from what is known of it."""
-        key = owner_key(found)
-        known = self._objects.get(key, {}).get(_place(found)) if key else None
+        known = self.known_of(found)
         return known is not None and _without_status(slim(found)) == _without_status(known)
 
     def model(self, key: Key) -> Object | None:
@@ -90,17 +95,17 @@ class Store:
         """All models that are known."""
         return {key: found for key in self._objects if (found := self.model(key))}
 
-    def observed(self, key: Key) -> Observed:
-        """Children and pods of one model, as a value that later events do not change."""
-        return Observed({place: one for place, one in self._objects.get(key, {}).items() if place[0] != KIND})
+    def observed(self, key: Key, uid: str) -> Observed:
+        """Children and pods of the model with this uid, as a value that later events do not change."""
+        return observe(self._objects.get(key, {}).values(), uid)
 
     def _is_gone(self, found: Object) -> bool:
         """Whether a watch has told of its end already: an answer and a list may be slower."""
         return _uid(found) in self._gone and version_of(found) <= self._gone[_uid(found)]
 
 
-def owner_key(found: Object) -> Key | None:
-    """The model that an object belongs to: itself, or the one that its label names."""
+def model_key(found: Object) -> Key | None:
+    """Which model an object tells of: itself, or the one that its label names."""
     metadata = found["metadata"]
     name = metadata["name"] if found["kind"] == KIND else (metadata.get("labels") or {}).get(LABEL_MODEL)
     return Key(metadata["namespace"], name) if name else None
@@ -111,10 +116,8 @@ def slim(found: Object) -> Object:
     metadata = dict(found["metadata"])
     if found["kind"] != "Deployment":
         metadata.pop("managedFields", None)
-    slimmed = {**found, "metadata": metadata}
-    if found["kind"] == "Pod":
-        slimmed.pop("spec", None)
-    return slimmed
+    unread = UNREAD.get(found["kind"], frozenset())
+    return {**{name: value for name, value in found.items() if name not in unread}, "metadata": metadata}
 
 
 def version_of(found: Object) -> int:

@@ -9,7 +9,7 @@ from chart_objects import only
 from source_tree import ROOT
 
 from paceline_operator import config, main, names, reviews
-from paceline_operator.kinds import CHILDREN, OPTIONAL
+from paceline_operator.kinds import CHILDREN, OPTIONAL, WATCHED
 
 CHART = ROOT / "charts" / "paceline"
 DIGEST = "sha256:" + "a" * 64
@@ -73,7 +73,7 @@ def test_the_charts_environment_is_a_valid_one(chart, tmp_path):
 
 
 def test_rights_are_exactly_what_the_operator_does(chart):
-    """All children and no verb on Secrets; status is patched, models are only read."""
+    """All children and no verb on Secrets; status is patched, models and what children make are only read."""
     rules = only(chart.render(), "ClusterRole", "release-paceline-operator")["rules"]
     rights = {
         (group, resource): set(rule["verbs"]) for rule in rules for group in rule["apiGroups"] for resource in rule["resources"]
@@ -84,7 +84,9 @@ def test_rights_are_exactly_what_the_operator_does(chart):
     assert not [verbs for verbs in rights.values() if "*" in verbs]
     assert {(kind.group, kind.plural) for kind in CHILDREN} <= set(rights)
     assert all(rights[kind.group, kind.plural] == apply | (set() if kind in OPTIONAL else {"watch"}) for kind in CHILDREN)
-    assert rights[names.GROUP, names.PLURAL] == {"get", "list", "watch"}
+    read_only = [(kind.group, kind.plural) for kind in WATCHED if kind not in CHILDREN]
+    assert read_only == [("", "pods"), ("apps", "replicasets")]
+    assert all(rights[place] == {"get", "list", "watch"} for place in (*read_only, (names.GROUP, names.PLURAL)))
     assert rights[names.GROUP, f"{names.PLURAL}/status"] == {"patch"}
 
 

@@ -68,10 +68,11 @@ class Emulated:
 
     async def give_verdict(self, outcome: str = "Compatible", reason: str = "Compatible") -> None:
         """Play the inspect Job's pod."""
-        job = (await self.until(lambda: self.names("jobs"), "an inspect Job"))[-1]
+        job = (await self.until(lambda: [name for name in self.names("jobs") if "-inspect-" in name], "an inspect Job"))[-1]
         message = json.dumps({"outcome": outcome, "reason": reason, "message": f"it is {outcome}"})
         pod = make_pod(f"{job}-pod", "inspect", job, **terminated(message))
-        pod["metadata"] |= {"namespace": "ml"}
+        owner = {"kind": "Job", "name": job, "uid": self.find("jobs", job)["metadata"]["uid"]}
+        pod["metadata"] |= {"namespace": "ml", "ownerReferences": [owner]}
         pod["metadata"]["labels"]["app.kubernetes.io/managed-by"] = "paceline-operator"
         await self.create(POD, {"apiVersion": "v1", **pod})
 

@@ -7,13 +7,12 @@ from dataclasses import replace
 import operator_golden
 import pytest
 import yaml
-from operator_builders import CONFIG, HUB_PAIR, make_model, make_resource
+from operator_builders import CONFIG, HUB_PAIR, make_model, make_resource, observe
 from source_tree import nodes
 
 from paceline_operator.desired import chosen_image, desired, inherit
 from paceline_operator.objects.common import stamped
 from paceline_operator.objects.deployment import Inherited
-from paceline_operator.observed import observe
 from paceline_operator.spec import parse
 
 ALL_KINDS = operator_golden.KINDS

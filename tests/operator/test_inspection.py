@@ -5,7 +5,7 @@ import math
 
 import pytest
 from headers_builder import write_checkpoint
-from operator_builders import HUB_PAIR, fits, make_job, make_model, make_pod, make_resource, terminated
+from operator_builders import HUB_PAIR, UID, fits, make_job, make_model, make_pod, make_resource, observe, terminated
 from released_pairs import TINY_TARGET_CONFIG, target_shapes
 
 from paceline_compat import MetadataError, Verdict, inspect_pair
@@ -15,7 +15,7 @@ from paceline_operator.judgement import field_of, judge
 from paceline_operator.names import TERMINATION_LOG_BYTES
 from paceline_operator.objects.cache import job_name as cache_job_name
 from paceline_operator.objects.inspect import job_name
-from paceline_operator.observed import Observed, observe
+from paceline_operator.observed import Observed
 from paceline_operator.spec import parse
 
 MODEL = make_model()
@@ -28,7 +28,8 @@ UNSCHEDULABLE = {"conditions": [{"type": "PodScheduled", "status": "False", "mes
 
 def make_claim(made_at):
     """The cache claim as it was made at some time."""
-    metadata = {"name": "demo-cache", "uid": f"claim-{made_at}", "labels": {}, "creationTimestamp": made_at}
+    metadata = {"name": "demo-cache", "uid": f"claim-{made_at}", "creationTimestamp": made_at}
+    metadata["ownerReferences"] = [{"kind": "SpeculativeModel", "name": "demo", "uid": UID}]
     return {"kind": "PersistentVolumeClaim", "metadata": metadata}
 
 
@@ -229,9 +230,10 @@ def test_a_draft_is_read_with_the_token_that_is_given_for_it(tmp_path, monkeypat
         (
             CACHED_MODEL,
             {},
-            [make_pod("a", "cache", CACHE_JOB, **UNSCHEDULABLE)],
+            [make_job(CACHE_JOB), make_pod("a", "cache", CACHE_JOB, **UNSCHEDULABLE)],
             (False, "FetchUnschedulable"),
         ),
+        (CACHED_MODEL, {}, [make_pod("a", "cache", CACHE_JOB, **UNSCHEDULABLE)], (False, "Fetching")),
     ],
 )
 def test_where_the_weights_are(model, status, objects, expected):

@@ -59,7 +59,7 @@ async def test_what_is_no_longer_asked_for_goes_first(running):
     assert children == [("DELETE", "horizontalpodautoscalers"), ("PATCH", "deployments")]
 
 
-@pytest.mark.parametrize("status", [429, 500, 503, 504])
+@pytest.mark.parametrize("status", [409, 429, 500, 503, 504])
 async def test_failures_of_the_api_server_are_waited_out(running, status):
     """Each write fails once or twice; in the end everything is there, once."""
     running.server.failures += [status] * 2

@@ -105,7 +105,7 @@ async def test_a_job_without_its_label_is_no_silence(running, monkeypatch):
     del job["metadata"]["labels"]["app.kubernetes.io/managed-by"]
     monkeypatch.setattr(running.operator.cluster, "get", partial(answer, job))
     running.operator.seen(running.find("jobs", name), is_deleted=True)
-    await running.until(lambda: running.operator.store.observed(("ml", "demo")).get("Job", name), "the Job is found")
+    await running.until(lambda: running.operator.store.known(BY_NAME["Job"]), "the Job is found")
     await idle(running)
 
     assert running.operator.health.why_not_alive() == ""

@@ -5,14 +5,14 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 import pytest
-from operator_builders import CACHED, CONFIG, HUB_PAIR, NOW, as_served, fits, make_job, make_model
+from operator_builders import CACHED, CONFIG, HUB_PAIR, NOW, as_served, fits, make_job, make_model, observe
 
 from paceline_operator.caching import Caching
 from paceline_operator.desired import desired, inherit
 from paceline_operator.inspection import INCOMPATIBLE, PENDING, UNKNOWN, Inspection
 from paceline_operator.objects.inspect import job_name
-from paceline_operator.observed import Observed, observe
-from paceline_operator.plan import RETRY_S, contains, is_ours, plan
+from paceline_operator.observed import Observed
+from paceline_operator.plan import RETRY_S, contains, plan
 
 PENDING_VERDICT = Inspection("key", PENDING, "Inspecting", "")
 NOTHING = Observed({})
@@ -59,7 +59,7 @@ CASES = [
     ),
     Case(
         "an old Job of other sources: removed",
-        observed=observe([*as_served(make_model()).objects.values(), make_job("demo-inspect-000000000000")]),
+        observed=observe([*as_served(make_model()).children.values(), make_job("demo-inspect-000000000000")]),
         delete=["Job"],
     ),
     Case(
@@ -94,13 +94,12 @@ def test_next_step(case):
         ("Service", ["spec", "ports", 0, "port"], 1),
         ("PodDisruptionBudget", ["spec", "maxUnavailable"], 5),
         ("Service", ["metadata", "labels", "paceline.dev/component"], "other"),
-        ("Service", ["metadata", "ownerReferences"], []),
     ],
 )
 def test_edit_by_hand_is_corrected(kind, path, value):
     """Whatever field of ours is changed, that child is applied again."""
     observed = copy.deepcopy(as_served(make_model()))
-    place = observed.objects[kind, "demo"]
+    place = observed.children[kind, "demo"]
     for step in path[:-1]:
         place = place[step]
     place[path[-1]] = value
@@ -111,7 +110,7 @@ def test_edit_by_hand_is_corrected(kind, path, value):
 def test_what_the_server_and_others_add_is_no_drift():
     """Defaults, a sidecar's annotation and rewritten quantities cause no apply, so there is no loop."""
     observed = copy.deepcopy(as_served(make_model()))
-    deployment = observed.objects["Deployment", "demo"]
+    deployment = observed.children["Deployment", "demo"]
     deployment["metadata"]["annotations"]["deployment.kubernetes.io/revision"] = "1"
     container = deployment["spec"]["template"]["spec"]["containers"][0]
     container["terminationMessagePath"] = "/dev/termination-log"
@@ -124,7 +123,7 @@ def test_what_the_server_and_others_add_is_no_drift():
 def test_other_selector_means_a_new_deployment():
     """A selector cannot change: the Deployment goes first, and is made anew when it is gone."""
     observed = copy.deepcopy(as_served(make_model()))
-    observed.objects["Deployment", "demo"]["spec"]["selector"]["matchLabels"]["version"] = "1"
+    observed.children["Deployment", "demo"]["spec"]["selector"]["matchLabels"]["version"] = "1"
 
     found = plan_for(make_model(), observed)
 
@@ -153,17 +152,6 @@ def test_the_earlier_of_two_failed_jobs_sets_the_next_look():
     assert plan_for(model, NOTHING, verdict, fetch, now=NOW).look_again_s == RETRY_S
 
 
-def test_ours_is_what_has_our_label_or_our_owner():
-    """Taking a label off is an edit like others; a namesake has neither."""
-    observed = as_served(make_model())
-    service = observed.objects["Service", "demo"]
-    unlabelled = {**service, "metadata": {**service["metadata"], "labels": {}}}
-    orphaned = {**service, "metadata": {**service["metadata"], "ownerReferences": []}}
-    foreign = {**unlabelled, "metadata": {**unlabelled["metadata"], "ownerReferences": [{"uid": "other"}]}}
-
-    assert [is_ours(found, service) for found in (unlabelled, orphaned, foreign)] == [True, True, False]
-
-
 def test_a_job_is_never_applied_over():
     """Its template cannot change: one that runs with other settings is replaced, one that ended is left alone."""
     model = make_model(scheduling={"nodeSelector": {"a": "b"}})
@@ -177,11 +165,11 @@ def test_a_job_is_never_applied_over():
 
 
 def test_a_claim_without_owner_is_kept():
-    """cache.retain took the owner off: removing the cache leaves the claim."""
+    """`cache.retain` took the owner off: removing the cache leaves the claim."""
     model = make_model(**HUB_PAIR, cache={"size": "1Gi", "retain": True})
     observed = as_served(model)
 
-    assert ("PersistentVolumeClaim", "demo-cache") in observed.objects
+    assert ("PersistentVolumeClaim", "demo-cache") in observed.children
     assert [found["kind"] for found in plan_for(make_model(**HUB_PAIR), observed).delete] == ["Job"]
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from headers_builder import write_checkpoint
-from operator_builders import make_job, make_pod, make_resource, terminated
+from operator_builders import make_job, make_pod, make_resource, observe, terminated
 from released_pairs import TINY_TARGET_CONFIG, draft_shapes, target_shapes, tiny_draft_config
 
 from paceline_compat import RULES
@@ -21,7 +21,6 @@ from paceline_operator import inspect, inspection
 from paceline_operator.admission import review
 from paceline_operator.metadata import Metadata
 from paceline_operator.objects.inspect import job_name
-from paceline_operator.observed import observe
 from paceline_operator.spec import parse
 from paceline_operator.status import compatible
 

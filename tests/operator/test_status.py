@@ -4,14 +4,14 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from operator_builders import CACHED, NOW, as_served, deployment_status, fits, make_model, make_pod
+from operator_builders import CACHED, NOW, as_served, deployment_status, fits, make_model, make_pod, make_replica_set, observe
 
 from paceline_operator import acceptance, names
 from paceline_operator.acceptance import Counters, parse_counters, status_fields
 from paceline_operator.caching import Caching
 from paceline_operator.errors import Problem
 from paceline_operator.inspection import INCOMPATIBLE, PENDING, UNKNOWN, Inspection
-from paceline_operator.observed import Observed, observe
+from paceline_operator.observed import Observed
 from paceline_operator.status import changes, status_of, status_of_invalid
 
 INSUFFICIENT = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
@@ -26,8 +26,8 @@ SCHEDULED = {"conditions": [{"type": "PodScheduled", "status": "True"}]}
 def served_with(status, pods=(), **spec):
     """A served model whose Deployment has this status."""
     observed = as_served(make_model(**spec))
-    observed.objects["Deployment", "demo"]["status"] = status
-    return observe([*observed.objects.values(), *pods])
+    observed.children["Deployment", "demo"]["status"] = status
+    return observe([*observed.children.values(), make_replica_set(), *pods])
 
 
 def status_for(observed, model=None, verdict=None, caching=CACHED, previous=None, now=NOW, trouble="", accepted=None):
@@ -232,7 +232,7 @@ def test_trouble_with_a_child_and_pausing_are_told():
 def test_pods_without_their_service_are_not_ready():
     """Its name is taken, or a quota refuses it: pods answer, and nothing at `status.endpoint` does."""
     observed = served_with(ONE_READY)
-    del observed.objects["Service", "demo"]
+    del observed.children["Service", "demo"]
     found = conditions(status_for(observed, trouble="Service demo exists"))
 
     assert (found["Available"][0], found["Ready"]) == ("True", ("False", "NoService"))

@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 import pytest
-from operator_builders import NOW, make_pod, make_resource
+from operator_builders import NOW, UID, make_job, make_pod, make_resource
 
 from paceline_operator.kinds import BY_NAME, POD
 from paceline_operator.leadership import outranked
@@ -19,14 +19,29 @@ def pod(name="a", version=1, uid="u"):
     return found
 
 
-def test_children_belong_to_the_model_of_their_label():
+def pods(store):
+    """Name -> uid of the pods that are known."""
+    return {one["metadata"]["name"]: one["metadata"]["uid"] for one in store.known(POD)}
+
+
+def test_objects_are_kept_under_the_model_of_their_label():
     """A pod is found under its model, whoever made it."""
     store = Store()
 
     assert store.put(make_resource()) == KEY
     assert store.put(pod()) == KEY
-    assert set(store.observed(KEY).objects) == {("Pod", "a")}
+    assert pods(store) == {"a": "u"}
     assert store.models().keys() == {KEY}
+
+
+def test_observed_is_what_belongs_to_a_uid():
+    """A model that was deleted and made again has its name, and none of its children."""
+    store, job = Store(), make_job("one")
+    job["metadata"] |= {"namespace": "ml", "uid": "j"}
+    store.put(job)
+
+    assert set(store.observed(KEY, UID).children) == {("Job", "one")}
+    assert store.observed(KEY, "another").children == {}
 
 
 def test_objects_without_a_model_are_not_kept():
@@ -43,7 +58,7 @@ def test_an_older_version_does_not_replace_a_newer_one():
     for version in (5, 3):
         store.put(pod(version=version))
 
-    assert store.observed(KEY).objects["Pod", "a"]["metadata"]["resourceVersion"] == "5"
+    assert store.known(POD)[0]["metadata"]["resourceVersion"] == "5"
 
 
 def test_a_recreated_object_replaces_its_namesake():
@@ -53,7 +68,7 @@ def test_a_recreated_object_replaces_its_namesake():
     store.put(pod(version=3, uid="new"))
     store.drop(pod(version=6, uid="old"))
 
-    assert store.observed(KEY).objects["Pod", "a"]["metadata"]["uid"] == "new"
+    assert pods(store) == {"a": "new"}
 
 
 def test_a_fresh_list_removes_what_is_gone():
@@ -63,7 +78,7 @@ def test_a_fresh_list_removes_what_is_gone():
         store.put(found)
     store.replace(store.known(POD), [pod("b")])
 
-    assert set(store.observed(KEY).objects) == {("Pod", "b")}
+    assert pods(store).keys() == {"b"}
     assert store.model(KEY)
 
 
@@ -76,7 +91,7 @@ def test_a_slow_list_undoes_no_event():
     store.put(pod("came", version=4, uid="c"))
     store.replace(known, listed)
 
-    assert set(store.observed(KEY).objects) == {("Pod", "came")}
+    assert pods(store).keys() == {"came"}
 
 
 def test_a_slow_answer_revives_no_deleted_object():
@@ -87,9 +102,9 @@ def test_a_slow_answer_revives_no_deleted_object():
 
     assert not store.is_news(pod(version=2))
     store.put(pod(version=2))
-    assert store.observed(KEY).objects == {}
+    assert pods(store) == {}
     store.put(pod(version=4))
-    assert set(store.observed(KEY).objects) == {("Pod", "a")}
+    assert pods(store).keys() == {"a"}
 
 
 def test_deleted_objects_are_not_remembered_for_ever():
@@ -111,25 +126,27 @@ def test_nothing_is_left_of_a_deleted_model():
     store.drop(make_resource())
 
     assert store.models() == {}
-    assert store.observed(KEY).objects == {}
+    assert pods(store) == {}
 
 
 def test_observed_is_a_value():
     """What a reconcile reads does not change under it."""
-    store = Store()
-    store.put(pod("a"))
-    observed = store.observed(KEY)
-    store.drop(pod("a"))
+    store, job = Store(), make_job("one")
+    job["metadata"] |= {"namespace": "ml", "uid": "j"}
+    store.put(job)
+    observed = store.observed(KEY, UID)
+    store.drop(job)
 
-    assert ("Pod", "a") in observed.objects
+    assert ("Job", "one") in observed.children
 
 
 def test_big_and_unused_parts_are_dropped():
-    """managedFields only matter for Deployments, a pod's spec never does."""
+    """managedFields only matter for Deployments, a pod's spec never does, a ReplicaSet only tells whose its pods are."""
     found = {**pod(), "spec": {"containers": []}}
     found["metadata"]["managedFields"] = [{}]
 
     assert "spec" not in slim(found)
+    assert set(slim({**found, "kind": "ReplicaSet"})) == {"kind", "metadata"}
     assert "managedFields" not in slim(found)["metadata"]
     assert "managedFields" in slim({**found, "kind": "Deployment"})["metadata"]
     assert set(BY_NAME) >= {"SpeculativeModel", "Pod", "Deployment"}

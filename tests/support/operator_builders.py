@@ -1,6 +1,7 @@
 """Builders of the operator's inputs: SpeculativeModels, children and pods as the API server would show them."""
 
 import copy
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,11 @@ from paceline_operator.config import OperatorConfig
 from paceline_operator.desired import desired, inherit
 from paceline_operator.inspection import COMPATIBLE, Inspection
 from paceline_operator.objects.inspect import inspect_key
-from paceline_operator.observed import Observed, observe
+from paceline_operator.observed import Observed
+from paceline_operator.observed import observe as observe_model
 from paceline_operator.spec import Model, parse
 
+UID = "uid-1"
 NOW = datetime(2026, 11, 29, 12, 0, 0, tzinfo=UTC)
 CONFIG = OperatorConfig(
     operator_image="paceline/operator:1",
@@ -35,7 +38,7 @@ def make_resource(spec: dict[str, Any] | None = None, **metadata: Any) -> dict[s
     return {
         "apiVersion": "paceline.dev/v1alpha1",
         "kind": "SpeculativeModel",
-        "metadata": {"name": "demo", "namespace": "ml", "uid": "uid-1", "generation": 3, **metadata},
+        "metadata": {"name": "demo", "namespace": "ml", "uid": UID, "generation": 3, **metadata},
         "spec": copy.deepcopy(CLAIM if spec is None else spec),
     }
 
@@ -51,6 +54,14 @@ def fits(model: Model) -> Inspection:
 
 
 CACHED = Caching(True, "OnClaim", "every checkpoint is on a claim already")
+
+
+def observe(objects: Iterable[dict[str, Any]]) -> Observed:
+    """What of these objects belongs to the model `demo`; a child gets the uid that an API server would give it."""
+    found = [copy.deepcopy(one) for one in objects]
+    for one in found:
+        one["metadata"].setdefault("uid", f"uid-{one['kind']}-{one['metadata']['name']}")
+    return observe_model(found, UID)
 
 
 def as_served(model: Model, config: OperatorConfig = CONFIG, *, num_ready: int = 1) -> Observed:
@@ -70,11 +81,18 @@ def deployment_status(num_ready: int) -> dict[str, Any]:
 
 
 def make_pod(name: str, component: str = "server", job: str | None = None, **status: Any) -> dict[str, Any]:
-    """A pod of the model `demo`."""
+    """A pod of the model `demo`, made by its Job of this name or by `make_replica_set`."""
     labels = {"paceline.dev/model": "demo", "paceline.dev/component": component}
-    if job:
-        labels["batch.kubernetes.io/job-name"] = job
-    return {"kind": "Pod", "metadata": {"name": name, "labels": labels, "creationTimestamp": name}, "status": status}
+    owner = {"kind": "Job", "uid": f"uid-Job-{job}"} if job else {"kind": "ReplicaSet", "uid": "uid-ReplicaSet-demo"}
+    metadata = {"name": name, "labels": labels, "creationTimestamp": name, "ownerReferences": [owner]}
+    return {"kind": "Pod", "metadata": metadata, "status": status}
+
+
+def make_replica_set() -> dict[str, Any]:
+    """The one of the Deployment `demo`."""
+    owner = {"kind": "Deployment", "uid": "uid-Deployment-demo"}
+    metadata = {"name": "demo", "labels": {"paceline.dev/model": "demo"}, "ownerReferences": [owner]}
+    return {"kind": "ReplicaSet", "metadata": metadata}
 
 
 def make_job(name: str, condition: str | None = None, *, made_at: str = "", **fields: Any) -> dict[str, Any]:
@@ -85,7 +103,7 @@ def make_job(name: str, condition: str | None = None, *, made_at: str = "", **fi
         "metadata": {
             "name": name,
             "labels": {"paceline.dev/model": "demo"},
-            "ownerReferences": [{"uid": "uid-1"}],
+            "ownerReferences": [{"kind": "SpeculativeModel", "name": "demo", "uid": UID}],
             "creationTimestamp": made_at,
         },
         "status": {"conditions": [ended]} if condition else {},

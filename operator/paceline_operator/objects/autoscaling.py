@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from paceline_operator.names import COMPONENT_SERVER, METRIC_RUNNING, METRIC_WAITING
-from paceline_operator.objects.common import Object, child
+from paceline_operator.names import ANNOTATION_KEDA_EXCLUDED, COMPONENT_SERVER, METRIC_RUNNING, METRIC_WAITING
+from paceline_operator.objects.common import Object, child, stamped
 from paceline_operator.spec import Autoscaling, Keda, Model
 
 METRICS = {"WaitingRequests": METRIC_WAITING, "RunningRequests": METRIC_RUNNING}
@@ -27,7 +27,7 @@ def horizontal(model: Model, wanted: Autoscaling) -> Object:
 
 
 def scaled_object(model: Model, wanted: Autoscaling, keda: Keda) -> Object:
-    """KEDA asks Prometheus."""
+    """KEDA asks Prometheus. The autoscaler that it makes is its own: our labels do not belong there."""
     # A Deployment's pods have two parts behind its name, without hyphens: pods of a model NAME-x have three.
     pods = f"{model.name}-[a-z0-9]+-[a-z0-9]+"
     query = f'sum({METRICS[wanted.metric]}{{namespace="{model.namespace}",pod=~"{pods}"}})'
@@ -38,4 +38,6 @@ def scaled_object(model: Model, wanted: Autoscaling, keda: Keda) -> Object:
         "maxReplicaCount": wanted.max_replicas,
         "triggers": [{"type": "prometheus", "metricType": "AverageValue", "metadata": metadata}],
     }
-    return child(model, "keda.sh/v1alpha1", "ScaledObject", COMPONENT_SERVER, {"spec": spec})
+    document = child(model, "keda.sh/v1alpha1", "ScaledObject", COMPONENT_SERVER, {"spec": spec})
+    document["metadata"]["annotations"][ANNOTATION_KEDA_EXCLUDED] = ",".join(document["metadata"]["labels"])
+    return stamped(document)

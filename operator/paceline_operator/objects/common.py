@@ -11,6 +11,7 @@ from typing import Any
 
 from paceline_operator.names import (
     ANNOTATION_APPLIED,
+    ANNOTATION_MODEL_UID,
     API_VERSION,
     APP_NAME,
     KIND,
@@ -50,7 +51,10 @@ def owner_reference(model: Model) -> Object:
 def child(
     model: Model, api_version: str, kind: str, component: str, body: Object, *, name: str = "", owned: bool = True
 ) -> Object:
-    """A child with its metadata; `body` holds the rest (`spec`, ...). Named after the model unless `name` says else."""
+    """A child with its metadata; `body` holds the rest (`spec`, ...). Named after the model unless `name` says else.
+
+    A child that outlives its model is not `owned`: it carries the model's uid as an annotation.
+    """
     metadata: Object = {
         "name": name or model.name,
         "namespace": model.namespace,
@@ -59,6 +63,8 @@ def child(
     }
     if owned:
         metadata["ownerReferences"] = [owner_reference(model)]
+    else:
+        metadata["annotations"] = {ANNOTATION_MODEL_UID: model.uid}
     document = {"apiVersion": api_version, "kind": kind, "metadata": metadata, **body}
     return stamped(document)
 
