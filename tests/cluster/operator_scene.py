@@ -58,15 +58,20 @@ class Scene:
         return self.cluster.wait_for(lambda: next(self.cluster.files.claims.glob(pattern), None), f"claim {name} is bound")
 
     def apply(self, name: str, **spec: Any) -> None:
-        """Apply a model that is served by the stub from the claim `models`, with further fields of its spec."""
+        """Apply `resource`."""
+        self.cluster.apply(yaml.safe_dump(self.resource(name, **spec)), "-n", self.namespace)
+
+    def resource(self, name: str, **spec: Any) -> dict[str, Any]:
+        """A model that is served by the stub from the claim `models`, with further fields of its spec."""
         base = {
             "target": {"uri": f"pvc://models/smollm2/{SMOLLM2.name}"},
             "resources": {"gpu": {"count": 0}, "cpu": "10m", "memory": "64Mi", "sharedMemory": "1Mi"},
             "runtime": {"image": STUB},
             "drain": {"seconds": 1},
         }
-        body = {"apiVersion": "paceline.dev/v1alpha1", "kind": "SpeculativeModel", "metadata": {"name": name}}
-        self.cluster.apply(yaml.safe_dump({**body, "spec": {**base, **spec}}), "-n", self.namespace)
+        metadata = {"name": name, "namespace": self.namespace}
+        body = {"apiVersion": "paceline.dev/v1alpha1", "kind": "SpeculativeModel", "metadata": metadata}
+        return {**body, "spec": {**base, **spec}}
 
     def model(self, name: str) -> dict[str, Any]:
         """The resource, or an empty one when there is none."""
