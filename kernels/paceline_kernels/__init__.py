@@ -1,1 +1,4 @@
-"""Kernels, one folder an operation: `reference.py` (plain torch) beside `kernel.py` (Triton). Knows nothing of the engine."""
+"""Kernels, one folder an operation: its face picks `reference.py` (plain torch) or `kernel.py` (Triton), see `backend`.
+
+It knows nothing of the engine.
+"""

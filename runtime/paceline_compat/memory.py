@@ -17,6 +17,8 @@ RING_SPARE_ROWS = 64
 VERIFY_ROWS_AT_ONCE = 32
 """Rows whose logits are sorted, filtered and penalized at the same time: that takes many copies of them."""
 _DRAWING_BYTES = 56
+_SEAT_BYTES = 8 * (3 + 4 + 6 + 2 * 1024)
+"""Of each seat: its length, replay and state slot, ten sampling parameters, and ids and values of up to 1,024 biases."""
 SLOTS_PER_REQUEST = 5
 """The live state, two alternating snapshots while decoding, those before the generation and the prompt's end."""
 STATE_BYTES = 4
@@ -138,5 +140,16 @@ def prefill_bytes(target: TargetFacts, draft: DraftFacts | None, chunk_tokens: i
 
 
 def history_bytes(max_running: int, max_model_len: int, num_steps: int) -> int:
-    """Token ids that penalties and prompt lookup read on the device, int64, a dummy row included."""
+    """Token ids that penalties and prompt lookup read on the device, int64, a dummy seat included."""
     return (max_running + 1) * (max_model_len + 2 + num_steps) * 8
+
+
+def page_table_bytes(max_running: int, max_model_len: int) -> int:
+    """Page numbers of each seat's context, int64, a dummy seat included."""
+    return (max_running + 1) * pages_for(max_model_len) * 8
+
+
+def seat_bytes(max_running: int, max_model_len: int, num_steps: int) -> int:
+    """All that the device keeps of running requests by seat: ids, pages, lengths and how their tokens are chosen."""
+    texts = history_bytes(max_running, max_model_len, num_steps) + page_table_bytes(max_running, max_model_len)
+    return texts + (max_running + 1) * _SEAT_BYTES

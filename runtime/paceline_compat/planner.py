@@ -156,8 +156,9 @@ class _Sizes:
     def _longest_pages(self, left: int) -> int:
         """Pages of the longest context that fits, its own share of the fixed parts shrunk with it."""
         per_token = self._gathered_bytes(1) + memory.history_bytes(self.options.max_running, 1, -2)
-        spare = left + self.max_model_len * per_token - self.page_bytes
-        return spare // (self.page_bytes + memory.PAGE_TOKENS * per_token)
+        table = memory.page_table_bytes(self.options.max_running, 1)
+        spare = left + self.max_model_len * per_token + memory.pages_for(self.max_model_len) * table - self.page_bytes
+        return spare // (self.page_bytes + memory.PAGE_TOKENS * per_token + table)
 
     def _weights(self) -> tuple[Row, ...]:
         count, size = f"values x {self.dtype_bytes} bytes ({self.options.dtype})", self.dtype_bytes
@@ -186,12 +187,12 @@ class _Sizes:
     def _temporaries(self) -> tuple[Row, ...]:
         options, chunk = self.options, self.options.max_prefill_tokens
         prefill = memory.prefill_bytes(self.target, self.draft, chunk, self.dtype_bytes)
-        history = memory.history_bytes(options.max_running, self.max_model_len, self.num_steps)
+        seats = memory.seat_bytes(options.max_running, self.max_model_len, self.num_steps)
         return (
             Row("logits", self._logits_bytes(self.num_rows), f"{self.num_rows} rows x vocabulary, and to draw from some"),
             Row("prefill temporaries", prefill, f"one chunk of {chunk} tokens"),
             Row("gathered K/V", self._gathered_bytes(self.max_model_len), "one layer's of a whole context"),
-            Row("token history", history, f"({options.max_running} requests + 1 dummy) x context x 8 bytes"),
+            Row("seats", seats, f"({options.max_running} requests + 1 dummy) x ids, page numbers and parameters"),
             Row("graph pool", options.graph_pool_bytes, "as given"),
         )
 
@@ -211,9 +212,7 @@ class _Sizes:
         slots = num_slots * memory.slot_bytes(self.target, self.dtype_bytes)
         journal = (1 + self.num_steps) * memory.journal_row_bytes(self.target, self.dtype_bytes)
         logits = self._logits_bytes(self.num_rows) - self._logits_bytes(self.num_rows - 1 - self.num_steps)
-        return (
-            slots + self._draft_request_bytes() + journal + logits + memory.history_bytes(0, self.max_model_len, self.num_steps)
-        )
+        return slots + self._draft_request_bytes() + journal + logits + memory.seat_bytes(0, self.max_model_len, self.num_steps)
 
     def _draft_request_bytes(self) -> int:
         """What the proposer keeps for each running request."""

@@ -24,7 +24,8 @@ class EngineConfig:
 
     `None` means: derived from the checkpoint and the memory plan. `memory_ratio` is the share of free device memory the
     plan may use when neither `memory_bytes` nor `num_pages` says it outright; a page holds 64 tokens. `overlap` runs the
-    device one step ahead of the host (lag 1); `None` does so on a GPU, where alone it hides anything.
+    device one step ahead of the host (lag 1); `None` does so on a GPU, where alone it hides anything. `cuda_graphs` replays
+    decode steps on a GPU instead of launching them kernel by kernel; a CPU has none.
     `speculative_adaptive` verifies fewer drafts, down to none, where that is measured to be faster. `decode_prefill_tokens`
     fixes the prompt tokens of a step that also decodes; `None` measures how many take about as long as the decode step.
     `seed` is that of requests without one. `dummy_weights` draws random weights, for benchmarks without a checkpoint.
@@ -47,6 +48,7 @@ class EngineConfig:
     speculative_draft_model_path: str | None = None
     speculative_adaptive: bool = False
     overlap: bool | None = None
+    cuda_graphs: bool = True
     seed: int = 0
     dummy_weights: bool = False
     threads: int | None = None

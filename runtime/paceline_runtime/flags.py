@@ -54,6 +54,7 @@ def _add_batching(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--memory-ratio", type=float, default=0.9, help="share of free memory the plan may use (default: 0.9)")
     group.add_argument("--cache-type", default="prefix", choices=("prefix", "naive"), help="reuse of prompts (default: prefix)")
     group.add_argument("--disable-overlap", action="store_true", help="collect each step before the next is launched")
+    group.add_argument("--disable-cuda-graphs", action="store_true", help="launch decode steps kernel by kernel, also on a GPU")
 
 
 def engine_config(args: argparse.Namespace) -> EngineConfig:
@@ -76,6 +77,7 @@ def engine_config(args: argparse.Namespace) -> EngineConfig:
         speculative_draft_model_path=args.speculative_draft_model_path,
         speculative_adaptive=args.speculative_adaptive,
         overlap=False if args.disable_overlap else None,
+        cuda_graphs=not args.disable_cuda_graphs,
         seed=args.seed,
         dummy_weights=args.dummy_weights,
         threads=args.threads,

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 import torch
+from row_params import row_params
 
-from paceline_runtime.engine.row_params import row_params
 from paceline_runtime.params import SamplingParams
 from paceline_runtime.sampling.accept import accept_drafts
 from paceline_runtime.sampling.distribution import distribution

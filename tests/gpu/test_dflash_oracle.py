@@ -5,18 +5,16 @@ import copy
 import pytest
 import torch
 from dflash.model import _crop_to, _raw_input_embeddings
-from dflash_pairs import Harness, OracleRun, TableTarget, draft_content, oracle_draft
+from dflash_pairs import Harness, OracleRun, TableTarget, draft_content, fill_places, oracle_draft
 from gpu_scale import random_dflash, relative_rms, save_predictable
 from law_engine import make_engine, run
 
 from paceline_compat.checkpoint import draft_facts
-from paceline_compat.draft_tensors import expected_shapes
+from paceline_runtime.layers.parameters import Parameters
 from paceline_runtime.loaders import load_target
 from paceline_runtime.params import SamplingParams
 from paceline_runtime.speculative.dflash.config import DraftConfig
 from paceline_runtime.speculative.dflash.draft import Draft
-from paceline_runtime.speculative.dflash.ops import ops_for
-from paceline_runtime.speculative.dflash.weights import assemble
 
 FLOAT32_BOUND, BFLOAT16_BOUND = 1e-4, 2e-2
 """In bfloat16, or what the package deviates by itself: a tiny random draft amplifies rounding past any fixed bound."""
@@ -50,8 +48,9 @@ def pair(scale, dtype):
     facts = draft_facts("draft", content, {})
     config = DraftConfig.from_facts(facts)
     stored = {name.replace("codebook.weight", "codebook"): tensor for name, tensor in oracle.state_dict().items()}
-    tensors = {name: stored[name].clone() for name in expected_shapes(facts)}
-    draft = Draft(config, assemble(config, tensors), ops_for(scale.device))
+    parameters = Parameters(dtype, scale.device)
+    draft = Draft(config, parameters)
+    fill_places(parameters, stored)
     target = TableTarget(config.hidden_size, content["vocab_size"], dtype, device=str(scale.device))
     return oracle, exact, draft, target
 

@@ -2,11 +2,12 @@
 
 import pytest
 import torch
-from forced_text import ExpertReplay, TextProposer, Texts, recording
+from forced_text import ExpertReplay, Recorder, TextProposer, Texts
 from gpu_scale import FAMILIES, load_predictable, relative_rms
 from law_engine import make_engine, run
 
 from paceline_runtime.params import SamplingParams
+from paceline_runtime.sampling.judge import judge
 
 BOUND = 2e-2
 """Relative RMS of logits: two bfloat16 roundings per value and layer, summed over the layers."""
@@ -30,21 +31,21 @@ def requests(scale, target):
     return {str(prompt[0]): (prompt, params) for prompt in prompts}
 
 
-def engine_of(target, proposer=None):
+def engine_of(target, proposer=None, accept=judge):
     """Chunks of 64 tokens, all requests at once."""
     options = dict(max_running_req=NUM_REQUESTS, max_prefill_tokens=64, cache_type="naive", memory_bytes=8 << 30)
-    return make_engine(target, proposer, max_model_len=min(1024, target.shape.max_positions), **options)
+    return make_engine(target, proposer, max_model_len=min(1024, target.shape.max_positions), accept=accept, **options)
 
 
 @pytest.fixture(scope="module")
 def plain(target, requests):
     """Texts, logits and expert choices of the run without speculation."""
-    engine, replay = engine_of(target), ExpertReplay()
-    executor = recording(engine)
-    with pytest.MonkeyPatch.context() as patch, replay.watch(patch, executor, replay=False):
+    recorder, replay = Recorder(), ExpertReplay()
+    engine = engine_of(target, accept=recorder)
+    with pytest.MonkeyPatch.context() as patch, replay.watch(patch, engine.executor, replay=False):
         answers = run(engine, requests)
     texts = {prompt[0]: prompt + answers[name].token_ids for name, (prompt, _) in requests.items()}
-    return texts, executor.logits, replay
+    return texts, recorder.logits, replay
 
 
 @pytest.fixture(params=[1, 3, 7], ids="k{}".format)
@@ -52,23 +53,23 @@ def forced(request, target, requests, plain, monkeypatch):
     """The same texts through a verify of k drafts, experts as in the plain run."""
     texts, _, replay = plain
     known = Texts(texts, request.param, target.shape.vocab_size, target.device)
-    engine = engine_of(target, TextProposer(known))
-    executor = recording(engine, known)
-    with replay.watch(monkeypatch, executor, replay=True):
+    recorder = Recorder(known)
+    engine = engine_of(target, TextProposer(known), recorder)
+    with replay.watch(monkeypatch, engine.executor, replay=True):
         answers = run(engine, requests)
     assert {name: answer.token_ids for name, answer in answers.items()} == {
         name: texts[prompt[0]][len(prompt) :] for name, (prompt, _) in requests.items()
     }
-    return known, executor
+    return known, recorder
 
 
 def test_forced_logits_equal_plain_ones_and_free_text_parts_at_near_ties(target, requests, plain, forced, monkeypatch, tell):
     """Every accept length occurs; a first difference needs a gap of at most twice the row's deviation, on few rows."""
     texts, expected, replay = plain
-    known, executor = forced
+    known, recorder = forced
     num_steps = known.num_steps
-    places = sorted(expected.keys() & executor.logits.keys())
-    found, wanted = (torch.stack([logits[place] for place in places]) for logits in (executor.logits, expected))
+    places = sorted(expected.keys() & recorder.logits.keys())
+    found, wanted = (torch.stack([logits[place] for place in places]) for logits in (recorder.logits, expected))
     deviation = relative_rms(found, wanted)
     deviations = dict(zip(places, (found - wanted).abs().amax(1).tolist(), strict=True))
 
@@ -85,7 +86,7 @@ def test_forced_logits_equal_plain_ones_and_free_text_parts_at_near_ties(target,
 
     tell(k=num_steps, rows=len(places), relative_rms=deviation, free_rows=num_rows, parted=len(parted))
     assert len(places) == sum(params.max_tokens for _, params in requests.values())
-    assert set(range(num_steps + 1)) == set(executor.accepted)
+    assert set(range(num_steps + 1)) == set(recorder.accepted)
     assert deviation <= BOUND
     assert len(parted) < 0.01 * num_rows
     for place in parted:

@@ -7,7 +7,9 @@ import torch
 from gpu_scale import relative_rms
 
 import paceline_kernels
+from paceline_kernels.backend import Backend
 from paceline_kernels.grouped_conv import grouped_conv
+from paceline_kernels.paged_attention import verify_attention, verify_context
 from paceline_kernels.selector import select_path
 from paceline_kernels.stream_read import stream_read
 from paceline_kernels.window_attention import window_attention
@@ -44,11 +46,9 @@ def window_attention_case(scale, dtype, batch):
 
 def test_window_attention(scale, dtype, batch, tell):
     """Rings with NaN wherever nothing was written, windows that are full, wrapped and short."""
-    from paceline_kernels.window_attention.kernel import window_attention_kernel
-
     case = window_attention_case(scale, dtype, batch)
-    expected = window_attention(*_in_float32(case))
-    deviation = relative_rms(window_attention_kernel(*case), expected)
+    expected = window_attention(*_in_float32(case), backend=Backend.REFERENCE)
+    deviation = relative_rms(window_attention(*case, backend=Backend.KERNEL), expected)
 
     tell(batch=batch, relative_rms=deviation)
     assert deviation < scale.pick(1e-5, 5e-3)
@@ -56,9 +56,6 @@ def test_window_attention(scale, dtype, batch, tell):
 
 def test_paged_attention(scale, dtype, batch, tell):
     """Verify rows over pages dealt out of order, contexts from one token on, NaN past every request's end."""
-    from paceline_kernels.paged_attention.kernel import verify_attention as kernel
-    from paceline_kernels.paged_attention.reference import verify_attention as reference
-
     heads, kv_heads, dim, longest = scale.pick((4, 2, 16, 150), (24, 4, 256, 4000))
     lengths = [1 + (longest - 1) * index // max(batch - 1, 1) for index in range(batch)]
     num_pages = -(-(longest + WIDTH) // 64)
@@ -68,27 +65,29 @@ def test_paged_attention(scale, dtype, batch, tell):
         places = torch.arange(length + WIDTH)
         pages[:, table[index, places // 64], places % 64] = torch.randn(2, len(places), kv_heads, dim).to(dtype)
     q = torch.randn(batch, WIDTH, heads, dim).to(dtype)
-    case = (*_on(scale, q, pages[0], pages[1], table, torch.tensor(lengths)), dim**-0.5)
+    case = _on(scale, q, pages[0], pages[1], table, torch.tensor(lengths))
 
-    deviation = relative_rms(kernel(*case), reference(*_in_float32(case)))
+    deviation = relative_rms(paged(*case, backend=Backend.KERNEL), paged(*_in_float32(case), backend=Backend.REFERENCE))
 
     tell(batch=batch, relative_rms=deviation)
     assert deviation < scale.pick(1e-5, 5e-3)
 
 
+def paged(q, keys, values, table, lengths, *, backend):
+    context = verify_context(table, lengths, WIDTH, keys.shape[1], q.dtype, backend=backend)
+    return verify_attention(q, keys, values, context, q.shape[-1] ** -0.5)
+
+
 def test_grouped_conv(scale, dtype, batch, tell):
     """Strided dynamic kernels, as the draft's projection leaves them."""
-    from paceline_kernels.grouped_conv.kernel import grouped_conv_kernel
-
     hidden, taps = scale.pick(320, 5120), 2
     x = torch.randn(batch, WIDTH, hidden).to(dtype)
     delta = 0.1 * torch.randn(batch, WIDTH, 2, taps, hidden // 16)
     base = torch.randn(taps, hidden).to(dtype)
     x, delta, base = _on(scale, x, delta.to(dtype), base)
 
-    deviation = relative_rms(
-        grouped_conv_kernel(x, delta[:, :, 1], base), grouped_conv(x.float(), delta[:, :, 1].float(), base.float())
-    )
+    expected = grouped_conv(x.float(), delta[:, :, 1].float(), base.float(), backend=Backend.REFERENCE)
+    deviation = relative_rms(grouped_conv(x, delta[:, :, 1], base, backend=Backend.KERNEL), expected)
 
     tell(batch=batch, relative_rms=deviation)
     assert deviation < scale.pick(1e-6, 5e-3)
@@ -96,8 +95,6 @@ def test_grouped_conv(scale, dtype, batch, tell):
 
 def test_selector(scale, dtype, batch, tell):
     """Greedy and sampled rows: the same tokens, and q to rounding."""
-    from paceline_kernels.selector.kernel import select_path_kernel
-
     vocab, rank, candidates, slots = scale.pick((96, 16, 8, 3), (248_320, 256, 16, 7))
     ids = torch.stack([torch.randperm(vocab)[:candidates] for _ in range(batch * slots)]).view(batch, slots, candidates)
     floats = [torch.randn(batch, slots, candidates), torch.randn(batch, slots, rank), *torch.randn(2, vocab, rank)]
@@ -107,8 +104,8 @@ def test_selector(scale, dtype, batch, tell):
         *(unary, ids, hidden, predecessor, successor, torch.randint(0, vocab, (batch,)), (torch.arange(batch) % 3) * 0.6),
         *(torch.randint(-(2**62), 2**62, (batch,)), torch.randint(0, 9000, (batch, 1)) + torch.arange(slots)),
     )
-    tokens, q = select_path_kernel(*arguments)
-    expected, expected_q = select_path(*arguments)
+    tokens, q = select_path(*arguments, backend=Backend.KERNEL)
+    expected, expected_q = select_path(*arguments, backend=Backend.REFERENCE)
 
     same = float((tokens == expected).all(1).float().mean())
     tell(batch=batch, equal_paths=same)
@@ -119,22 +116,22 @@ def test_selector(scale, dtype, batch, tell):
 
 def test_stream_read(scale):
     """The bench's read sums every element."""
-    from paceline_kernels.stream_read.kernel import stream_read_kernel
-
     (x,) = _on(scale, torch.randint(-9, 9, (scale.pick(5_001, 100_000_001),), dtype=torch.int32))
 
-    assert int(stream_read_kernel(x).sum()) == int(stream_read(x))
+    parts, whole = (stream_read(x, backend=backend) for backend in (Backend.KERNEL, Backend.REFERENCE))
+
+    assert int(parts.sum()) == int(whole)
 
 
 def test_every_kernel_has_a_test_on_a_gpu():
     """Here, or in a file of its own that is marked `gpu`."""
     folders = {path.parent.name for path in Path(paceline_kernels.__file__).parent.glob("*/kernel.py")}
     here = Path(__file__)
-    texts = [path.read_text() for path in here.parents[1].rglob("test_*.py")]
-    marked = "\n".join([here.read_text(), *(text for text in texts if "mark.gpu" in text)])
+    texts = [path.read_text() for path in here.parents[1].rglob("test_*.py") if path != here]
+    marked = [here.read_text(), *(text for text in texts if "mark.gpu" in text and "backend=Backend.KERNEL" in text)]
 
     assert len(folders) >= 5
-    assert {name for name in folders if f"paceline_kernels.{name}.kernel" not in marked} == set()
+    assert {name for name in folders if not any(f"paceline_kernels.{name} import" in text for text in marked)} == set()
 
 
 def _in_float32(case):

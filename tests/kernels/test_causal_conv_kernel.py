@@ -6,13 +6,12 @@ import pytest
 import torch
 from gdn_recurrence import relative_rms, replaying
 
+from paceline_kernels.backend import Backend
 from paceline_kernels.causal_conv import verify_conv
 
 
 def compare(device: str, dtype: torch.dtype, width: int, size: int, channels: int, tolerance: float) -> None:
     """Three steps of three requests: outputs up to rounding, states and journals to the bit; the journal's poison stays."""
-    from paceline_kernels.causal_conv.kernel import verify_conv_kernel
-
     kind = dict(dtype=dtype, device=device)
     weight = torch.randn(channels, size, **kind)
     states, journal = torch.randn(7, size - 1, channels, **kind), torch.full((4, width, channels), torch.nan, **kind)
@@ -22,9 +21,9 @@ def compare(device: str, dtype: torch.dtype, width: int, size: int, channels: in
         inside = torch.where(torch.tensor([True, False, True]), (kept + 1) // 2, 0)
         replay = replaying([3, 1, 5], kept, inside, [6, 4, 2])
         replay = type(replay)(*(column.to(device) for column in vars(replay).values()))
-        expected = verify_conv(states, journal, replay, x, weight)
+        expected = verify_conv(states, journal, replay, x, weight, backend=Backend.REFERENCE)
 
-        out = verify_conv_kernel(*ours, replay, x, weight)
+        out = verify_conv(*ours, replay, x, weight, backend=Backend.KERNEL)
 
         assert relative_rms(out.float(), expected.float()) < tolerance
         assert torch.equal(ours[0][1:], states[1:])

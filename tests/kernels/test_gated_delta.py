@@ -6,7 +6,7 @@ import pytest
 import torch
 from gdn_recurrence import part, random_rows, relative_rms, replaying, step_by_step
 
-from paceline_kernels.gated_delta import DeltaRows, Journal, prefill, replay, verify
+from paceline_kernels.gated_delta import DeltaRows, Journal, prefill_delta, replay_delta, verify_delta
 
 EXACT = 1e-12
 
@@ -31,7 +31,7 @@ def test_prefill_is_the_recurrence(num_rows: int) -> None:
     rows = random_rows(num_rows)
     state = torch.randn(4, 8, 6, dtype=torch.float64)
 
-    out, after = prefill(rows, state)
+    out, after = prefill_delta(rows, state)
 
     expected, states = step_by_step(rows, state)
     assert relative_rms(out, expected) < EXACT
@@ -43,9 +43,9 @@ def test_prefill_cut_on_the_grid_is_bitwise_the_same() -> None:
     rows = random_rows(150)
     state = torch.randn(4, 8, 6, dtype=torch.float64)
 
-    whole, after = prefill(rows, state)
-    first, between = prefill(part(rows, slice(0, 64)), state)
-    second, end = prefill(part(rows, slice(64, None)), between)
+    whole, after = prefill_delta(rows, state)
+    first, between = prefill_delta(part(rows, slice(0, 64)), state)
+    second, end = prefill_delta(part(rows, slice(64, None)), between)
 
     assert torch.equal(whole, torch.cat((first, second)))
     assert torch.equal(after, end)
@@ -57,7 +57,7 @@ def test_extreme_decays_lose_nothing() -> None:
     rows = DeltaRows(rows.q, rows.k, rows.v, rows.log_decay * 100, rows.beta)
     state = torch.randn(4, 8, 6, dtype=torch.float64)
 
-    out, after = prefill(rows, state)
+    out, after = prefill_delta(rows, state)
 
     expected, states = step_by_step(rows, state)
     assert relative_rms(out, expected) < EXACT
@@ -75,7 +75,7 @@ def test_every_accept_length_equals_the_recurrence(num_steps: int) -> None:
     kept, expected_states = ints(0, 0, 0), [states[slot] for slot in slots]
     for step in range(2 * width + 1):
         block = random_rows(len(slots), width)
-        out = verify(states, journal, replaying(slots, kept), block)
+        out = verify_delta(states, journal, replaying(slots, kept), block)
         kept = (torch.arange(len(slots)) * 2 + step) % width + 1
         for b, slot in enumerate(slots):
             assert relative_rms(states[slot], expected_states[b]) < EXACT
@@ -89,9 +89,9 @@ def test_snapshots_are_the_states_inside_the_replayed_run() -> None:
     slots, block = ints(1, 2, 3), random_rows(3, 8)
     states, journal = pool(8, 8, block)
     before = states.clone()
-    verify(states, journal, replaying(slots, [0, 0, 0]), block)
+    verify_delta(states, journal, replaying(slots, [0, 0, 0]), block)
 
-    after = replay(states, journal, replaying(slots, [7, 4, 8], [3, 4, 0], [5, 6, 7]))
+    after = replay_delta(states, journal, replaying(slots, [7, 4, 8], [3, 4, 0], [5, 6, 7]))
 
     for b, (rows, snapshot) in enumerate(((7, 3), (4, 4), (8, 0))):
         _, expected = step_by_step(part(block, b), before[b + 1])
@@ -109,7 +109,7 @@ def test_a_replay_of_no_rows_changes_nothing() -> None:
     states, journal = pool(4, 3, rows)
     before = states.clone()
 
-    out = verify(states, journal, replaying([2, 0], [0, 0], journals=[3, 0]), rows)
+    out = verify_delta(states, journal, replaying([2, 0], [0, 0], journals=[3, 0]), rows)
 
     assert torch.equal(states[1:], before[1:])
     assert relative_rms(out[0], step_by_step(part(rows, 0), before[2])[0]) < EXACT
@@ -123,8 +123,8 @@ def test_states_stay_in_float32_below_bfloat16_rows() -> None:
     exact = DeltaRows(*(x.double() for x in (rows.q, rows.k, rows.v, rows.log_decay, rows.beta)))
     expected = [step_by_step(part(exact, b), states[b + 1].double()) for b in range(2)]
 
-    out = verify(states, journal, replaying([1, 2], [0, 0]), rows)
-    replay(states, journal, replaying([1, 2], [6, 2]))
+    out = verify_delta(states, journal, replaying([1, 2], [0, 0]), rows)
+    replay_delta(states, journal, replaying([1, 2], [6, 2]))
 
     assert out.dtype == torch.bfloat16
     for b, kept in enumerate((6, 2)):

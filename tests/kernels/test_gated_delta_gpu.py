@@ -6,7 +6,8 @@ import pytest
 import torch
 from gdn_recurrence import random_rows, relative_rms, replaying
 
-from paceline_kernels.gated_delta import DeltaRows, Journal, prefill, replay, verify
+from paceline_kernels.backend import Backend
+from paceline_kernels.gated_delta import DeltaRows, Journal, prefill_delta, replay_delta, verify_delta
 from paceline_kernels.replay import Replay
 
 pytestmark = pytest.mark.gpu
@@ -34,8 +35,6 @@ def replay_on_gpu(*columns: list[int]) -> Replay:
 @pytest.mark.parametrize("heads", HEADS.values(), ids=HEADS.keys())
 def test_verify(heads: dict[str, int], batch: int, width: int) -> None:
     """Three steps with part of each block kept; states stay within 1e-5 of float64, outputs within what bf16 rounds."""
-    from paceline_kernels.gated_delta.kernel import verify_kernel
-
     sizes = (heads["key_heads"], 128), (heads["value_heads"], 128), (heads["value_heads"],)
     states = torch.randn(2 * batch + 1, heads["value_heads"], 128, 128, device="cuda") * 0.1
     journal = Journal(*(torch.full((batch + 1, width, *size), torch.nan, device="cuda") for size in sizes))
@@ -45,13 +44,13 @@ def test_verify(heads: dict[str, int], batch: int, width: int) -> None:
         rows = on_gpu(random_rows(batch, width, dtype=torch.float32, **heads, **DIMS))
         slots, others = list(range(1, batch + 1)), list(range(batch + 1, 2 * batch + 1))
         due = replay_on_gpu(slots, kept, [(k + 1) // 2 if b % 2 else 0 for b, k in enumerate(kept)], others)
-        out = verify_kernel(states, journal, due, rows)
-        expected = verify(true_states, true_journal, due, exact(rows))
+        out = verify_delta(states, journal, due, rows, backend=Backend.KERNEL)
+        expected = verify_delta(true_states, true_journal, due, exact(rows), backend=Backend.REFERENCE)
         assert relative_rms(out, expected) < 4e-3
         assert relative_rms(states[1:], true_states[1:]) < 1e-5
         kept = [(b + step) % width + 1 for b in range(batch)]
-    replay(states, journal, replay_on_gpu(slots, kept))
-    replay(true_states, true_journal, replay_on_gpu(slots, kept))
+    replay_delta(states, journal, replay_on_gpu(slots, kept))
+    replay_delta(true_states, true_journal, replay_on_gpu(slots, kept))
     assert relative_rms(states[1:], true_states[1:]) < 1e-5
 
 
@@ -59,12 +58,10 @@ def test_verify(heads: dict[str, int], batch: int, width: int) -> None:
 def test_prefill_of_fla(num_rows: int) -> None:
     """Outputs, and the state a verify goes on from, in our layout."""
     pytest.importorskip("fla", reason="fla-core is not installed (extra gpu)")
-    from paceline_kernels.gated_delta.fla_prefill import prefill_fla
-
     rows = on_gpu(random_rows(num_rows, dtype=torch.float32, **HEADS["27b"], **DIMS))
     state = torch.randn(48, 128, 128, device="cuda") * 0.1
-    out, after = prefill_fla(rows, state)
-    expected, expected_state = prefill(exact(rows), state.double())
+    out, after = prefill_delta(rows, state, backend=Backend.KERNEL)
+    expected, expected_state = prefill_delta(exact(rows), state.double(), backend=Backend.REFERENCE)
     assert relative_rms(out, expected) < 1e-2
     assert relative_rms(after, expected_state) < 1e-2
     assert after.dtype == torch.float32

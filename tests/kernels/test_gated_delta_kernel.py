@@ -6,8 +6,8 @@ import pytest
 import torch
 from gdn_recurrence import random_rows, relative_rms, replaying
 
-from paceline_kernels.gated_delta import DeltaRows, Journal, verify
-from paceline_runtime.layers.delta_ops import _gpu_verify
+from paceline_kernels.backend import Backend
+from paceline_kernels.gated_delta import DeltaRows, Journal, verify_delta
 
 SHAPES = {
     "even": dict(key_heads=2, value_heads=4, key_dim=16, value_dim=16),
@@ -28,8 +28,6 @@ def strided(rows: DeltaRows) -> DeltaRows:
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())
 def test_kernel_equals_reference_step_after_step(shape: dict[str, int], width: int) -> None:
     """States, journals, snapshots and outputs, with no, some and all rows replayed; poison stays where nothing is read."""
-    from paceline_kernels.gated_delta.kernel import verify_kernel
-
     sizes = (shape["key_heads"], shape["key_dim"]), (shape["value_heads"], shape["value_dim"]), (shape["value_heads"],)
     states = torch.randn(7, shape["value_heads"], shape["key_dim"], shape["value_dim"])
     journal = Journal(*(torch.full((4, width, *size), torch.nan) for size in sizes))
@@ -39,9 +37,9 @@ def test_kernel_equals_reference_step_after_step(shape: dict[str, int], width: i
         rows = strided(random_rows(3, width, dtype=torch.float32, **shape))
         inside = torch.where(torch.tensor([True, False, True]), (kept + 1) // 2, 0)
         replay = replaying(slots, kept, inside, [6, 4, 2])
-        expected = verify(states, journal, replay, rows)
+        expected = verify_delta(states, journal, replay, rows, backend=Backend.REFERENCE)
 
-        out = verify_kernel(*ours, replay, rows)
+        out = verify_delta(*ours, replay, rows, backend=Backend.KERNEL)
 
         assert relative_rms(out, expected) < 1e-5
         for got, wanted in zip((ours[0][1:], *vars(ours[1]).values()), (states[1:], *vars(journal).values()), strict=True):
@@ -62,7 +60,8 @@ def test_a_verify_of_any_depth_finds_an_implementation(width: int, journal_rows:
     rows = strided(random_rows(2, width, dtype=torch.float32, **shape))
     replay = replaying([2, 1], torch.tensor([journal_rows, 1]), torch.tensor([0, 0]), [0, 0])
 
-    out = _gpu_verify()(*copy, replay, rows)
+    out = verify_delta(*copy, replay, rows, backend=Backend.KERNEL)
 
-    assert relative_rms(out, verify(states, journal, replay, rows)) < 1e-5
+    expected = verify_delta(states, journal, replay, rows, backend=Backend.REFERENCE)
+    assert relative_rms(out, expected) < 1e-5
     assert relative_rms(copy[0][1:], states[1:]) < 1e-5

@@ -1,12 +1,18 @@
 """Paged attention, reference and Triton kernel, against a dense oracle."""
 
-import importlib
 import math
 
 import pytest
 import torch
 
-from paceline_kernels.paged_attention import prefill_attention, prefill_bias, verify_attention, write_pages
+from paceline_kernels.backend import Backend
+from paceline_kernels.paged_attention import (
+    prefill_attention,
+    prefill_context,
+    verify_attention,
+    verify_context,
+    write_pages,
+)
 
 PAGE = 64
 
@@ -40,25 +46,30 @@ def paged(lengths, width, heads, kv_heads, dim, dtype, seed=0):
     return q, keys, values, table, torch.tensor(lengths), requests
 
 
+def attend(q, keys, values, table, lengths, scale, first=0, *, backend=Backend.REFERENCE):
+    """A verify by one of the implementations."""
+    context = verify_context(table, lengths, q.shape[1], PAGE, q.dtype, first, backend=backend)
+    return verify_attention(q, keys, values, context, scale)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("width,heads,kv_heads", [(1, 4, 4), (1, 6, 2), (4, 6, 2), (8, 9, 3)])
 def test_each_verify_row_sees_its_own_request_up_to_itself(dtype, width, heads, kv_heads):
     lengths = [0, 5, 63, 64, 130]
     q, keys, values, table, device_lengths, requests = paged(lengths, width, heads, kv_heads, 16, dtype)
-    out = verify_attention(q, keys, values, table, device_lengths, 0.3)
+    out = attend(q, keys, values, table, device_lengths, 0.3)
     for row, (k, v) in enumerate(requests):
         expected = dense_attention(q[row], k, v, lengths[row], 0.3)
         torch.testing.assert_close(out[row].double(), expected, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("implementation", ["reference", "kernel"])
+@pytest.mark.parametrize("backend", [Backend.REFERENCE, Backend.KERNEL])
 @pytest.mark.parametrize("first", [1, 3])
-def test_positions_before_the_first_are_not_seen(implementation, first):
+def test_positions_before_the_first_are_not_seen(backend, first):
     """But a request that has no others keeps what it has: a softmax over nothing would be NaN."""
-    attend = importlib.import_module(f"paceline_kernels.paged_attention.{implementation}").verify_attention
     lengths = [first, 0, 64, 130]
     q, keys, values, table, device_lengths, requests = paged(lengths, 2, 4, 2, 16, torch.float32)
-    out = attend(q, keys, values, table, device_lengths, 0.3, first=first)
+    out = attend(q, keys, values, table, device_lengths, 0.3, first, backend=backend)
     for row, (k, v) in enumerate(requests):
         skipped = min(first, lengths[row])
         expected = dense_attention(q[row], k[skipped:], v[skipped:], lengths[row] - skipped, 0.3)
@@ -68,18 +79,18 @@ def test_positions_before_the_first_are_not_seen(implementation, first):
 def test_an_inert_row_on_a_dummy_page_of_nan_leaves_the_others_alone():
     q, keys, values, table, lengths, (request,) = paged([70], 2, 4, 2, 16, torch.float64)
     q, table, lengths = q.repeat(2, 1, 1, 1), torch.cat([table, torch.zeros_like(table)]), torch.tensor([70, 0])
-    out = verify_attention(q, keys, values, table, lengths, 0.25)
+    out = attend(q, keys, values, table, lengths, 0.25)
     torch.testing.assert_close(out[0], dense_attention(q[0], *request, 70, 0.25))
 
 
+@pytest.mark.parametrize("backend,dtype", [(Backend.REFERENCE, torch.float64), (Backend.KERNEL, torch.float32)])
 @pytest.mark.parametrize("start,num_tokens", [(0, 1), (0, 70), (64, 1), (64, 64), (128, 37)])
-def test_a_prefill_chunk_sees_the_cached_prefix_and_itself(start, num_tokens):
-    q, keys, values, table, _, (request,) = paged([start], num_tokens, 6, 2, 16, torch.float64)
+def test_a_prefill_chunk_sees_the_cached_prefix_and_itself(start, num_tokens, backend, dtype):
+    q, keys, values, table, _, (request,) = paged([start], num_tokens, 6, 2, 16, dtype)
     padded = torch.cat([table[0], torch.zeros(3, dtype=torch.int64)])
-    out = prefill_attention(q[0], keys, values, padded, start, 0.25)
-    torch.testing.assert_close(out, dense_attention(q[0], *request, start, 0.25))
-    shared = prefill_bias(num_tokens, start, torch.float64, q.device)
-    assert torch.equal(prefill_attention(q[0], keys, values, padded, start, 0.25, bias=shared), out)
+    context = prefill_context(padded, start, num_tokens, dtype, backend=backend)
+    out = prefill_attention(q[0], keys, values, context, 0.25)
+    torch.testing.assert_close(out, dense_attention(q[0], *request, start, 0.25).to(dtype))
 
 
 def test_write_pages_touches_only_the_named_slots():
@@ -113,10 +124,8 @@ def poisoned(monkeypatch):
     ],
 )
 def test_the_kernel_equals_the_dense_oracle_at_odd_shapes(lengths, width, heads, kv_heads, dim, dtype):
-    from paceline_kernels.paged_attention import kernel
-
     q, keys, values, table, device_lengths, requests = paged(lengths, width, heads, kv_heads, dim, dtype)
-    out = kernel.verify_attention(q, keys, values, table, device_lengths, 0.3)
+    out = attend(q, keys, values, table, device_lengths, 0.3, backend=Backend.KERNEL)
     tolerance = 2e-3 if dtype == torch.float16 else 1e-5
     for row, (k, v) in enumerate(requests):
         assert not out[row].isnan().any()
@@ -125,12 +134,10 @@ def test_the_kernel_equals_the_dense_oracle_at_odd_shapes(lengths, width, heads,
 
 
 def test_an_inert_row_does_not_disturb_the_kernel():
-    from paceline_kernels.paged_attention import kernel
-
     q, keys, values, table, _, (request,) = paged([70], 2, 4, 2, 16, torch.float32)
     keys[0], values[0] = 0.0, 0.0
     q, table, lengths = q.repeat(2, 1, 1, 1), torch.cat([table, torch.zeros_like(table)]), torch.tensor([70, 0])
-    out = kernel.verify_attention(q, keys, values, table, lengths, 0.25)
+    out = attend(q, keys, values, table, lengths, 0.25, backend=Backend.KERNEL)
     torch.testing.assert_close(out[0].double(), dense_attention(q[0], *request, 70, 0.25), atol=1e-5, rtol=1e-5)
 
 
@@ -139,14 +146,12 @@ def test_an_inert_row_does_not_disturb_the_kernel():
 @pytest.mark.parametrize("width,heads,kv_heads,dim", [(1, 32, 8, 128), (8, 32, 8, 128), (8, 24, 4, 256), (8, 9, 3, 64)])
 @pytest.mark.parametrize("first", [0, 1])
 def test_the_kernel_equals_the_reference_on_a_gpu(dtype, tolerance, width, heads, kv_heads, dim, first):
-    from paceline_kernels.paged_attention import kernel, reference
-
     lengths = [0, 77, 3000, 8191]
     q, keys, values, table, device_lengths, _ = paged(lengths, width, heads, kv_heads, dim, dtype)
     arguments = [tensor.cuda() for tensor in (q, keys, values, table, device_lengths)]
     wide = [tensor.double() if tensor.is_floating_point() else tensor for tensor in arguments]
-    out = kernel.verify_attention(*arguments, 0.1, first=first)
-    expected = reference.verify_attention(*wide, 0.1, first=first)
+    out = attend(*arguments, 0.1, first, backend=Backend.KERNEL)
+    expected = attend(*wide, 0.1, first)
     assert not out.isnan().any()
     assert (out.double() - expected).norm() <= tolerance * expected.norm()
 
@@ -155,6 +160,7 @@ def test_the_kernel_equals_the_reference_on_a_gpu(dtype, tolerance, width, heads
 @pytest.mark.parametrize("start,num_tokens", [(0, 513), (1024, 700)])
 def test_prefill_on_a_gpu_equals_float64(start, num_tokens):
     q, keys, values, table, _, (request,) = paged([start], num_tokens, 8, 2, 128, torch.bfloat16)
-    out = prefill_attention(q[0].cuda(), keys.cuda(), values.cuda(), table[0].cuda(), start, 0.1).cpu()
+    context = prefill_context(table[0].cuda(), start, num_tokens, q.dtype)
+    out = prefill_attention(q[0].cuda(), keys.cuda(), values.cuda(), context, 0.1).cpu()
     expected = dense_attention(q[0], *request, start, 0.1)
     assert (out.double() - expected).norm() <= 1e-2 * expected.norm()

@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 import torch
 
+from paceline_kernels.backend import Backend
 from paceline_kernels.selector import select_path
 from paceline_kernels.selector.reference import pair_scores
 
@@ -30,13 +31,6 @@ def case(batch: int, slots: int, candidates: int, rank: int, dtype: torch.dtype 
     }
 
 
-def kernel(**arguments: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The Triton walk."""
-    from paceline_kernels.selector.kernel import select_path_kernel
-
-    return select_path_kernel(**arguments)
-
-
 def test_greedy_row_takes_the_best_of_every_slot_after_its_own_choice() -> None:
     """Each slot's argmax given the token chosen before it."""
     walk = case(1, 7, 5, 8)
@@ -53,16 +47,16 @@ def test_greedy_row_takes_the_best_of_every_slot_after_its_own_choice() -> None:
         assert tokens[:, slot] == previous
 
 
-@pytest.mark.parametrize("walk_of", [select_path, kernel], ids=["reference", "kernel"])
+@pytest.mark.parametrize("backend", [Backend.REFERENCE, Backend.KERNEL])
 @pytest.mark.parametrize("shape", [(4, 7, 16, 16), (3, 1, 5, 3), (2, 3, 4, 33)], ids=str)
-def test_order_of_candidates_does_not_matter(walk_of, shape: tuple[int, int, int, int]) -> None:
+def test_order_of_candidates_does_not_matter(backend: Backend, shape: tuple[int, int, int, int]) -> None:
     """Noise belongs to token ids: the same candidates listed otherwise draw the same tokens."""
     walk = case(*shape)
     order = torch.randperm(shape[2])
     shuffled = walk | {"unary": walk["unary"][..., order], "candidates": walk["candidates"][..., order]}
 
-    tokens, q = walk_of(**walk)
-    other_tokens, other_q = walk_of(**shuffled)
+    tokens, q = select_path(**walk, backend=backend)
+    other_tokens, other_q = select_path(**shuffled, backend=backend)
 
     assert torch.equal(tokens, other_tokens)
     torch.testing.assert_close(q[..., order], other_q)
@@ -73,19 +67,19 @@ def test_kernel_equals_reference(shape: tuple[int, int, int, int]) -> None:
     """Greedy and sampled rows in one launch, candidates and ranks that are no powers of two."""
     walk = case(*shape)
 
-    tokens, q = kernel(**walk)
-    expected_tokens, expected_q = select_path(**walk)
+    tokens, q = select_path(**walk, backend=Backend.KERNEL)
+    expected_tokens, expected_q = select_path(**walk, backend=Backend.REFERENCE)
 
     assert torch.equal(tokens, expected_tokens)
     torch.testing.assert_close(q, expected_q, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("walk_of", [select_path, kernel], ids=["reference", "kernel"])
-def test_candidate_without_probability_is_never_drawn(walk_of) -> None:
+@pytest.mark.parametrize("backend", [Backend.REFERENCE, Backend.KERNEL])
+def test_candidate_without_probability_is_never_drawn(backend: Backend) -> None:
     """Where the temperature leaves one candidate any mass, every seed draws it; the smallest temperature overflows nothing."""
     walk = case(64, 2, 4, 8) | {"temperature": torch.full((64,), 1e-30)}
 
-    tokens, q = walk_of(**walk)
+    tokens, q = select_path(**walk, backend=backend)
 
     assert torch.equal(q.amax(-1), torch.ones(64, 2))
     assert torch.equal(tokens, select_path(**walk | {"temperature": torch.zeros(64)})[0])

@@ -82,8 +82,8 @@ def test_synthetic_acceptance_commits_the_assumed_mean(folder, tokens_per_step):
     """Over whole steps the mean is met exactly, whatever the drafts were."""
     with subject(step_args(folder), 256) as one:
         proposer = one.proposer("ngram", 3, 256)
-        engine = make_engine(one, proposer, num_requests=2, max_model_len=256, prefill_chunk=64)
-        engine.executor = SyntheticAcceptance(engine.executor, tokens_per_step)
+        sizes = dict(num_requests=2, max_model_len=256, prefill_chunk=64)
+        engine = make_engine(one, proposer, **sizes, accept=SyntheticAcceptance(tokens_per_step, one.target.device))
         names = start_decoding(engine, 2, 40)
         committed = [tokens for _ in range(8) for tokens in engine.step() if tokens.steps]
         drain(engine, names)
@@ -205,13 +205,15 @@ def test_a_config_that_describes_no_target_is_refused(tmp_path, text):
 
 def test_read_kernel_sums_every_element():
     """Also where the last block is partial."""
+    from paceline_kernels.backend import Backend
     from paceline_kernels.stream_read import stream_read
-    from paceline_kernels.stream_read.kernel import stream_read_kernel
 
     for size in (1, 2048, 5000):
         x = torch.randint(-1000, 1000, (size,), dtype=torch.int32)
 
-        assert stream_read_kernel(x).sum(dtype=torch.int32) == stream_read(x)
+        parts, whole = (stream_read(x, backend=backend) for backend in (Backend.KERNEL, Backend.REFERENCE))
+
+        assert parts.sum(dtype=torch.int32) == whole
 
 
 def test_released_drafts_have_the_published_number_of_parameters():

@@ -1,5 +1,8 @@
 """Declared parameters: parts stored alike share a weight, others stay apart, and every part is filled by its own tensors."""
 
+import weakref
+from dataclasses import replace
+
 import pytest
 import torch
 from scaled_rows import ScaledRows, ScaledWeight
@@ -121,6 +124,24 @@ def test_experts_are_stored_stacked_or_one_by_one(scaled, stacked):
         up = experts.gate_up.take(2).take(slice(6, 12)).rows(torch.arange(6))
         assert torch.equal(plain("mlp.experts.2.up_proj", tensors), up)
     assert experts(torch.randn(5, COLUMNS, dtype=torch.float64), torch.ones(5, dtype=torch.bool)).isfinite().all()
+
+
+def test_loading_holds_one_stored_tensor_beside_the_weights():
+    """Each is let go of before the next is read."""
+    declared = parameters(k="a")
+    declared.linear(PARTS, COLUMNS, split="rows")
+    alive, seen = [], []
+
+    def read(tensor):
+        copy = tensor.clone()
+        seen.append(sum(reference() is not None for reference in alive))
+        alive.append(weakref.ref(copy))
+        return copy
+
+    stored = checkpoint(random_tensors(declared))
+    tensors = [replace(t, read=lambda device, t=t: read(t.read(device))) for t in stored.tensors]
+    fill(replace(stored, tensors=tuple(tensors)), declared)
+    assert 4 * [0] == seen
 
 
 def test_experts_that_are_stored_unlike_are_refused_by_name():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,16 +13,14 @@ from dflash.model import DFlash2DraftModel, _crop_to, _make_cache, _raw_input_em
 from transformers import Qwen3Config
 
 from paceline_compat.checkpoint import draft_facts
-from paceline_compat.draft_tensors import expected_shapes
 from paceline_compat.memory import PAGE_TOKENS
-from paceline_runtime.batch import Chunk, ForwardBatch
+from paceline_runtime.batch import Chunk, ForwardBatch, PrefillBatch, VerifyBatch
+from paceline_runtime.layers.parameters import Parameters
 from paceline_runtime.models.base import ModelShape
 from paceline_runtime.speculative.base import DraftInputs
 from paceline_runtime.speculative.dflash.config import DraftConfig
 from paceline_runtime.speculative.dflash.draft import Draft
-from paceline_runtime.speculative.dflash.ops import REFERENCE
 from paceline_runtime.speculative.dflash.proposer import CONTEXT_PLANE, DFlashProposer
-from paceline_runtime.speculative.dflash.weights import assemble
 
 
 def draft_content(**changes: Any) -> dict[str, Any]:
@@ -89,8 +87,16 @@ def our_draft(oracle: DFlash2DraftModel, content: dict[str, Any], dtype: torch.d
     facts = draft_facts("draft", content, {})
     config = DraftConfig.from_facts(facts)
     stored = {name.replace("codebook.weight", "codebook"): tensor for name, tensor in oracle.state_dict().items()}
-    tensors = {name: stored[name].to(dtype).clone() for name in expected_shapes(facts)}
-    return Draft(config, assemble(config, tensors), REFERENCE)
+    parameters = Parameters(dtype, torch.device("cpu"))
+    draft = Draft(config, parameters)
+    fill_places(parameters, stored)
+    return draft
+
+
+def fill_places(parameters: Parameters, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Fill memory from tensors by name; those that nothing asks for are passed over."""
+    for name, place in parameters.places.items():
+        place.fill(tensors[name])
 
 
 class TableTarget:
@@ -151,7 +157,7 @@ class Harness:
 
     def __init__(self, draft: Draft, target: TableTarget, num_steps: int, num_rows: int = 4, num_pages: int = 64) -> None:
         self.proposer = DFlashProposer(draft, target, num_steps)
-        self.device = draft.weights.norm.device
+        self.device = draft.device
         shape = (num_pages, PAGE_TOKENS, draft.config.hidden_size)
         self.plane = torch.zeros(shape, dtype=draft.dtype, device=self.device)
         self.proposer.bind({CONTEXT_PLANE: self.plane}, num_rows)
@@ -160,12 +166,13 @@ class Harness:
     def prefill(self, row: int, pages: Sequence[int], start: int, features: torch.Tensor) -> None:
         """One chunk from position `start` on; features: [N, taps, H]."""
         num_tokens = features.shape[0]
-        batch = self._batch(row, pages, start, num_tokens, 0, (Chunk(0, num_tokens, start),))
+        batch = PrefillBatch(**self._fields(row, pages, start, num_tokens), chunks=(Chunk(0, num_tokens, start),))
         self._tell(batch, features)
 
     def verify(self, row: int, pages: Sequence[int], length: int, features: torch.Tensor) -> None:
         """The rows of one verify, accepted or not; features: [W, taps, H]."""
-        self._tell(self._batch(row, pages, length, features.shape[0], features.shape[0], ()), features)
+        width = features.shape[0]
+        self._tell(VerifyBatch(**self._fields(row, pages, length, width), width=width), features)
 
     def propose(self, row: int, pending: int, length: int, temperature: float = 0.0, seed: int = 0):
         """The proposal for one request."""
@@ -179,24 +186,22 @@ class Harness:
                 sink.layer_output(layer, features[:, self.taps.index(layer)])
         self.proposer.on_rows(batch, sink, features[:, 0])
 
-    def _batch(self, row, pages, start, num_tokens, width, chunks) -> ForwardBatch:
+    def _fields(self, seat, pages, start, num_tokens) -> dict[str, torch.Tensor]:
         positions = torch.arange(start, start + num_tokens, device=self.device)
         table = torch.tensor([list(pages)], device=self.device)
-        return ForwardBatch(
+        return dict(
             ids=torch.zeros_like(positions),
             positions=positions,
-            slots=table[0][positions // PAGE_TOKENS] * PAGE_TOKENS + positions % PAGE_TOKENS,
+            cells=table[0][positions // PAGE_TOKENS] * PAGE_TOKENS + positions % PAGE_TOKENS,
             active=torch.ones_like(positions, dtype=torch.bool),
-            rows=torch.tensor([row], device=self.device),
+            seats=torch.tensor([seat], device=self.device),
             page_table=table,
             lengths=torch.tensor([start], device=self.device),
-            width=width,
-            chunks=chunks,
         )
 
 
 def draft_inputs(
-    rows: list[int],
+    seats: list[int],
     pending: list[int],
     lengths: list[int],
     temperature: list[float],
@@ -205,11 +210,11 @@ def draft_inputs(
 ) -> DraftInputs:
     """Inputs of `propose` for B requests; the draft reads neither history nor pages."""
     return DraftInputs(
-        rows=torch.tensor(rows, device=device),
+        seats=torch.tensor(seats, device=device),
         pending=torch.tensor(pending, device=device),
         lengths=torch.tensor(lengths, device=device),
-        history=torch.zeros(max(rows) + 1, 1, dtype=torch.int64, device=device),
-        page_table=torch.zeros(len(rows), 1, dtype=torch.int64, device=device),
+        history=torch.zeros(max(seats) + 1, 1, dtype=torch.int64, device=device),
+        page_table=torch.zeros(len(seats), 1, dtype=torch.int64, device=device),
         temperature=torch.tensor(temperature, device=device),
         seeds=torch.tensor(seeds, device=device),
     )

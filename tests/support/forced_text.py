@@ -14,11 +14,11 @@ import torch
 from scripted_proposers import StatelessProposer
 
 from paceline_kernels.counter_random import uniform
-from paceline_runtime.batch import ForwardBatch
-from paceline_runtime.engine.core import Engine
-from paceline_runtime.engine.executor import Executor
+from paceline_runtime.batch import ForwardBatch, VerifyBatch
+from paceline_runtime.device.executor import Executor
 from paceline_runtime.layers.experts import Experts
 from paceline_runtime.sampling.accept import Accepted
+from paceline_runtime.sampling.judge import judge
 from paceline_runtime.speculative.base import DraftInputs, Proposal
 
 _PATTERN = 98
@@ -63,44 +63,37 @@ class TextProposer(StatelessProposer):
         self.texts = texts
 
     def propose(self, inputs: DraftInputs) -> Proposal:
-        first = inputs.history[inputs.rows, torch.zeros_like(inputs.rows)]
-        truth = self.texts.after(first, inputs.lengths, self.num_steps)
-        slots = torch.arange(self.num_steps, device=truth.device)
+        first = inputs.history[inputs.seats, torch.zeros_like(inputs.seats)]
+        truth = self.texts.after(first, inputs.lengths, self.num_drafts)
+        slots = torch.arange(self.num_drafts, device=truth.device)
         is_right = slots < self.texts.right(first, inputs.lengths)[:, None]
         return Proposal(torch.where(is_right, truth, (truth + 1) % self.texts.vocab_size))
 
 
-class RecordingExecutor(Executor):
-    """Keeps the logits of every decided position; with `texts`, commits those instead of its own choice."""
+class Recorder:
+    """An `Accept` that keeps the logits of every decided position; with `texts`, it commits those instead of its own choice."""
 
-    def __init__(self, executor: Executor, texts: Texts | None = None) -> None:
-        super().__init__(executor.target, executor.memory, executor.rows, executor.proposer)
+    def __init__(self, texts: Texts | None = None) -> None:
         self.texts = texts
         self.logits: dict[Place, torch.Tensor] = {}
         self.accepted: list[int] = []
 
-    def _accept(self, logits, proposal, num_drafts, rows, lengths, params):
-        verdict, adjusted = super()._accept(logits, proposal, num_drafts, rows, lengths, params)
-        first = self.rows.history[rows, 0]
+    def __call__(self, logits, proposal, num_verified, texts, params) -> Accepted:
+        said = judge(logits, proposal, num_verified, texts, params)
+        first = texts.history[texts.seats, 0]
         if self.texts is not None:
-            width = adjusted.shape[1]
-            right = torch.minimum(self.texts.right(first, lengths), num_drafts)
-            verdict = Accepted(self.texts.after(first, lengths, width), right + 1)
-        self._record(adjusted, first, lengths, verdict.num_tokens)
-        return verdict, adjusted
+            right = torch.minimum(self.texts.right(first, texts.lengths), num_verified)
+            said = Accepted(self.texts.after(first, texts.lengths, logits.shape[1]), right + 1)
+        live = texts.seats > 0
+        self._record(logits[live], first[live], texts.lengths[live], said.num_tokens[live])
+        return said
 
     def _record(self, logits, first, lengths, num_tokens) -> None:
         kept = zip(first.tolist(), lengths.tolist(), num_tokens.tolist(), logits.float().cpu(), strict=True)
         for name, length, count, block in kept:
             self.logits.update({(name, length + 1 + row): block[row] for row in range(count)})
-            if self.num_steps and len(block) > 1:
+            if len(block) > 1:
                 self.accepted.append(count - 1)
-
-
-def recording(engine: Engine, texts: Texts | None = None) -> RecordingExecutor:
-    """Give the engine a recording executor of its own parts."""
-    engine.executor = RecordingExecutor(engine.executor, texts)
-    return engine.executor
 
 
 class ExpertReplay:
@@ -148,8 +141,9 @@ class ExpertReplay:
 
 def _places(batch: ForwardBatch, executor: Executor) -> list[Place]:
     """The text and position of each row of a forward."""
-    counts = [batch.width] * len(batch.rows) if batch.width else [chunk.num_tokens for chunk in batch.chunks]
+    is_verify = isinstance(batch, VerifyBatch)
+    counts = [batch.width] * len(batch.seats) if is_verify else [chunk.num_tokens for chunk in batch.chunks]
     names = [
-        name for name, count in zip(executor.rows.history[batch.rows, 0].tolist(), counts, strict=True) for _ in range(count)
+        name for name, count in zip(executor.seats.history[batch.seats, 0].tolist(), counts, strict=True) for _ in range(count)
     ]
     return list(zip(names, batch.positions.tolist(), strict=True))

@@ -83,8 +83,8 @@ class HybridRunner:
         width, real = len(row[2]), torch.tensor([row[0] + 1, 0])
         active = torch.arange(2 * width) < width
         state = StateBatch(real, torch.tensor([self.replay[row[0]], 0]), torch.zeros(2).long(), torch.zeros(2).long(), real)
-        slots = torch.where(active, batch.slots, torch.arange(2 * width))
-        return logits_of(self.model, replace(batch, rows=real, active=active, slots=slots, state=state), self.cache)
+        cells = torch.where(active, batch.cells, torch.arange(2 * width))
+        return logits_of(self.model, replace(batch, seats=real, active=active, cells=cells, state=state), self.cache)
 
     def keep(self, request: int, num_rows: int) -> None:
         """Rows of the request's last verify that were accepted."""

@@ -5,26 +5,72 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import torch
+from fake_capture import FakeCapture
 
 from paceline_compat.memory import PAGE_TOKENS
-from paceline_runtime.batch import Chunk, ForwardBatch, StateBatch
+from paceline_runtime.batch import Chunk, PrefillBatch, StateBatch
 from paceline_runtime.cache.pages import PageStore
 from paceline_runtime.config import EngineConfig
+from paceline_runtime.device.decode import Decoder
+from paceline_runtime.device.graphs import CudaCapture, GraphDecoder
+from paceline_runtime.device.inputs import EXACT, Buckets
+from paceline_runtime.device.results import Handle
 from paceline_runtime.engine.build import assemble
 from paceline_runtime.engine.core import Engine
 from paceline_runtime.messages import Submit, Tokens
 from paceline_runtime.models.base import TargetMemory, TargetModel
 from paceline_runtime.params import SamplingParams
-from paceline_runtime.scheduler.request import StepPlan
+from paceline_runtime.sampling.judge import judge
 from paceline_runtime.speculative.base import Proposer
+from paceline_runtime.step import StepPlan, decode_plan, encode_plan
 
 MAX_MODEL_LEN = 448
 
 
-def make_engine(target: TargetModel, proposer: Proposer | None = None, *, max_model_len=MAX_MODEL_LEN, decode=None, **options):
-    """An engine around a loaded target; `options` are EngineConfig's."""
+PADDED = Buckets(rows=lambda count: count + 3 - count % 3, pages=lambda count: count + 8 - count % 8)
+"""One to three inert rows more than there are requests, and as many pages for a while, so that steps are of few kinds."""
+
+
+def make_engine(
+    target: TargetModel,
+    proposer: Proposer | None = None,
+    *,
+    max_model_len=MAX_MODEL_LEN,
+    decode=None,
+    accept=judge,
+    buckets: Buckets | None = None,
+    decoder: Decoder | None = None,
+    as_bytes=True,
+    **options,
+) -> Engine:
+    """An engine around a loaded target; `options` are EngineConfig's. Its plans reach the device `as_bytes`.
+
+    One that runs ahead pads its batches and replays what it has captured, so a law stated for both lags is stated for both.
+    """
     fields = dict(model_path="tiny", memory_bytes=1 << 30, max_running_req=4, overlap=False, max_model_len=max_model_len)
-    return assemble(EngineConfig(**{**fields, **options}), target, proposer, decode)
+    config = EngineConfig(**{**fields, **options})
+    buckets = buckets or (PADDED if config.overlap else EXACT)
+    if decoder is None and config.overlap and config.cuda_graphs:
+        decoder = GraphDecoder(CudaCapture(target.device) if target.device.type == "cuda" else FakeCapture())
+    engine = assemble(config, target, proposer, decode, accept=accept, buckets=buckets, decoder=decoder)
+    if as_bytes:
+        engine.executor.launch = ByBytes(engine.executor.launch)
+    return engine
+
+
+class ByBytes:
+    """Launches what comes out of a plan's bytes, as another process would; `num_plans` counts them."""
+
+    def __init__(self, launch) -> None:
+        self._launch = launch
+        self.num_plans = 0
+
+    def __call__(self, plan: StepPlan) -> Handle:
+        received = decode_plan(encode_plan(plan))
+        assert plan == received
+        assert plan is not received
+        self.num_plans += 1
+        return self._launch(received)
 
 
 def record_plans(engine: Engine) -> list[StepPlan]:
@@ -45,6 +91,10 @@ class CyclingDepth:
 
     def __init__(self, num_steps: int) -> None:
         self._num_steps, self._count = num_steps, 0
+
+    @property
+    def depths(self) -> tuple[int, ...]:
+        return tuple(range(self._num_steps + 1))
 
     def choose(self, num_decoding: int) -> int:
         self._count += 1
@@ -128,15 +178,14 @@ def last_logits(target: TargetModel, text: list[int]) -> torch.Tensor:
     states = target.make_states(2, 2, 1)
     one, none = torch.tensor([1]), torch.tensor([0])
     positions = torch.arange(len(text))
-    batch = ForwardBatch(
+    batch = PrefillBatch(
         ids=torch.tensor(text),
         positions=positions,
-        slots=positions + PAGE_TOKENS,
+        cells=positions + PAGE_TOKENS,
         active=torch.ones(len(text), dtype=torch.bool),
-        rows=one,
+        seats=one,
         page_table=torch.arange(1, num_pages)[None],
         lengths=none,
-        width=0,
         chunks=(Chunk(0, len(text), 0),),
         state=StateBatch(one, none, none, none, one) if states is not None else None,
     )

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from paceline_runtime.engine.core import Engine
-from paceline_runtime.scheduler.request import StepPlan
+from paceline_runtime.step import StepPlan
 
 READS = ("item", "tolist", "cpu", "numpy", "__bool__", "__int__", "__float__", "__index__", "nonzero")
 

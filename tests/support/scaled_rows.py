@@ -44,6 +44,13 @@ class ScaledWeight:
         out = (x @ self.values.to(x.dtype).T) * self.scales
         return out if bias is None else out + bias
 
+    def matmul_to_add(self, x):
+        return self.matmul(x)
+
+    def matmul_gated(self, x, bias=None):
+        both = self.matmul(x, bias)
+        return torch.nn.functional.silu(both[:, 0::2]) * both[:, 1::2]
+
     def rows(self, ids):
         return self.values[ids].to(self.scales.dtype) * self.scales[ids][..., None]
 

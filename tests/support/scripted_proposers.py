@@ -20,8 +20,8 @@ class StatelessProposer:
     name = "scripted"
     kept_row_bytes = 0
 
-    def __init__(self, num_steps: int) -> None:
-        self.num_steps = num_steps
+    def __init__(self, num_drafts: int) -> None:
+        self.num_drafts = num_drafts
         self.num_restored = 0
         self.num_restored_with_hit = 0
         self.num_released = 0
@@ -30,11 +30,11 @@ class StatelessProposer:
     def planes(self) -> tuple[PlaneSpec, ...]:
         return ()
 
-    def bind(self, planes: dict[str, torch.Tensor], num_rows: int) -> None:
-        self.num_rows = num_rows
+    def bind(self, planes: dict[str, torch.Tensor], num_seats: int) -> None:
+        self.num_seats = num_seats
 
     def unbind(self) -> None:
-        del self.num_rows
+        del self.num_seats
 
     def sink(self, batch: ForwardBatch) -> FeatureSink | None:
         return None
@@ -42,14 +42,14 @@ class StatelessProposer:
     def on_rows(self, batch: ForwardBatch, sink: FeatureSink | None, hidden: torch.Tensor) -> None:
         assert hidden.shape[0] == batch.ids.shape[0]
 
-    def on_restore(self, row: int, pages: torch.Tensor, num_tokens: int) -> None:
+    def on_restore(self, seat: int, pages: torch.Tensor, num_tokens: int) -> None:
         self.num_restored += 1
         self.num_restored_with_hit += num_tokens > 0
 
-    def on_release(self, row: int) -> None:
+    def on_release(self, seat: int) -> None:
         self.num_released += 1
 
-    def memory_bytes(self, num_rows: int) -> int:
+    def memory_bytes(self, num_seats: int) -> int:
         return 0
 
 
@@ -60,25 +60,25 @@ class KnowingProposer(StatelessProposer):
     every value 0..k. `spread` lists that many candidates with the drafted one at q = 0.5; without it q is a point mass.
     """
 
-    def __init__(self, num_steps: int, vocab_size: int, *, spread: int = 0) -> None:
-        super().__init__(num_steps)
+    def __init__(self, num_drafts: int, vocab_size: int, *, spread: int = 0) -> None:
+        super().__init__(num_drafts)
         self._vocab = vocab_size
         self._spread = spread
         self._texts = torch.zeros((vocab_size, 1), dtype=torch.int64)
 
     def know(self, texts: dict[int, list[int]]) -> None:
         """First token -> the whole plain text, prompt included."""
-        longest = max(len(text) for text in texts.values()) + self.num_steps + 2
+        longest = max(len(text) for text in texts.values()) + self.num_drafts + 2
         self._texts = torch.zeros((self._vocab, longest), dtype=torch.int64)
         for first, text in texts.items():
             self._texts[first, : len(text)] = torch.tensor(text)
 
     def propose(self, inputs: DraftInputs) -> Proposal:
-        first = inputs.history[inputs.rows, torch.zeros_like(inputs.rows)]
-        slots = torch.arange(self.num_steps)
+        first = inputs.history[inputs.seats, torch.zeros_like(inputs.seats)]
+        slots = torch.arange(self.num_drafts)
         positions = inputs.lengths[:, None] + 1 + slots
         truth = self._texts[first[:, None], positions.clamp(max=self._texts.shape[1] - 1)]
-        right = (uniform(first, inputs.lengths, _PATTERN) * (self.num_steps + 1)).to(torch.int64)
+        right = (uniform(first, inputs.lengths, _PATTERN) * (self.num_drafts + 1)).to(torch.int64)
         tokens = torch.where(slots < right[:, None], truth, (truth + 1) % self._vocab)
         if not self._spread:
             return Proposal(tokens)
@@ -91,15 +91,15 @@ class KnowingProposer(StatelessProposer):
 class FixedProposer(StatelessProposer):
     """Draws every draft from one fixed q over the first ids of the vocabulary, independently of the text."""
 
-    def __init__(self, num_steps: int, q: torch.Tensor, *, purpose: int = PROPOSAL) -> None:
-        super().__init__(num_steps)
+    def __init__(self, num_drafts: int, q: torch.Tensor, *, purpose: int = PROPOSAL) -> None:
+        super().__init__(num_drafts)
         self._q = q
         self._purpose = purpose
 
     def propose(self, inputs: DraftInputs) -> Proposal:
-        batch, size = len(inputs.rows), len(self._q)
-        positions = inputs.lengths[:, None] + 1 + torch.arange(self.num_steps)
-        ids = torch.arange(size).expand(batch, self.num_steps, size)
+        batch, size = len(inputs.seats), len(self._q)
+        positions = inputs.lengths[:, None] + 1 + torch.arange(self.num_drafts)
+        ids = torch.arange(size).expand(batch, self.num_drafts, size)
         noise = uniform(inputs.seeds[:, None], positions, self._purpose)
         tokens = torch.searchsorted(self._q.cumsum(0), noise).clamp(max=size - 1)
-        return Proposal(tokens, ids, self._q.expand(batch, self.num_steps, size))
+        return Proposal(tokens, ids, self._q.expand(batch, self.num_drafts, size))

@@ -13,7 +13,7 @@ import torch
 import transformers
 
 from paceline_compat.memory import PAGE_TOKENS
-from paceline_runtime.batch import Chunk, ForwardBatch
+from paceline_runtime.batch import Chunk, ForwardBatch, PrefillBatch, VerifyBatch
 from paceline_runtime.cache.pages import PageStore
 from paceline_runtime.models.base import ModelShape, TargetMemory, TargetModel
 
@@ -105,8 +105,8 @@ class TinyCache:
         )
         self.memory = TargetMemory(pages)
 
-    def slots(self, request: int, positions: torch.Tensor) -> torch.Tensor:
-        """Cache slots of one request's positions."""
+    def cells(self, request: int, positions: torch.Tensor) -> torch.Tensor:
+        """Cells of one request's positions."""
         return self.page_table[request, positions // PAGE_TOKENS] * PAGE_TOKENS + positions % PAGE_TOKENS
 
     def with_states(self, states) -> TinyCache:
@@ -115,35 +115,34 @@ class TinyCache:
         return self
 
 
-def tiny_prefill(cache: TinyCache, chunks: list[tuple[int, int, list[int]]]) -> ForwardBatch:
+def tiny_prefill(cache: TinyCache, chunks: list[tuple[int, int, list[int]]]) -> PrefillBatch:
     """A prefill of chunks (request, start, ids)."""
     positions = [torch.arange(start, start + len(ids)) for _, start, ids in chunks]
     offsets = [sum(len(ids) for _, _, ids in chunks[:index]) for index in range(len(chunks))]
     requests = torch.tensor([request for request, _, _ in chunks])
-    return ForwardBatch(
+    return PrefillBatch(
         ids=torch.tensor([token for _, _, ids in chunks for token in ids]),
         positions=torch.cat(positions),
-        slots=torch.cat([cache.slots(chunk[0], at) for chunk, at in zip(chunks, positions, strict=True)]),
+        cells=torch.cat([cache.cells(chunk[0], at) for chunk, at in zip(chunks, positions, strict=True)]),
         active=torch.ones(sum(len(at) for at in positions), dtype=torch.bool),
-        rows=requests + 1,
+        seats=requests + 1,
         page_table=cache.page_table[requests],
         lengths=torch.tensor([start for _, start, _ in chunks]),
-        width=0,
         chunks=tuple(Chunk(at, len(ids), start) for at, (_, start, ids) in zip(offsets, chunks, strict=True)),
     )
 
 
-def tiny_verify(cache: TinyCache, rows: list[tuple[int, int, list[int]]]) -> ForwardBatch:
+def tiny_verify(cache: TinyCache, rows: list[tuple[int, int, list[int]]]) -> VerifyBatch:
     """A verify of rows (request, length, ids), as many ids for each; a decode step is one id each."""
     width = len(rows[0][2])
     requests, lengths = torch.tensor([row[0] for row in rows]), torch.tensor([row[1] for row in rows])
     positions = lengths[:, None] + torch.arange(width)
-    return ForwardBatch(
+    return VerifyBatch(
         ids=torch.tensor([row[2] for row in rows]).flatten(),
         positions=positions.flatten(),
-        slots=torch.cat([cache.slots(row[0], at) for row, at in zip(rows, positions, strict=True)]),
+        cells=torch.cat([cache.cells(row[0], at) for row, at in zip(rows, positions, strict=True)]),
         active=torch.ones(positions.numel(), dtype=torch.bool),
-        rows=requests + 1,
+        seats=requests + 1,
         page_table=cache.page_table[requests],
         lengths=lengths,
         width=width,

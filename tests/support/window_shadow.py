@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 
 from paceline_compat.memory import PAGE_TOKENS
-from paceline_runtime.batch import ForwardBatch
+from paceline_runtime.batch import ForwardBatch, VerifyBatch
 from paceline_runtime.engine.core import Engine
 from paceline_runtime.models.base import FeatureSink
 from paceline_runtime.speculative.dflash.proposer import DFlashProposer
@@ -34,17 +34,17 @@ class WindowShadow:
         self._on_rows(batch, sink, hidden)
         plane = self.proposer.plane.flatten(0, 1)
         for index in batch.active.nonzero()[:, 0].tolist():
-            slot = int(batch.slots[index])
+            slot = int(batch.cells[index])
             self.written[slot] = int(batch.ids[index]), plane[slot].clone(), self._in_ring(batch, index)
 
     def _in_ring(self, batch: ForwardBatch, index: int) -> tuple[torch.Tensor, torch.Tensor] | None:
         position = int(batch.positions[index])
-        if batch.width:
-            return self._ring_rows(int(batch.rows[index // batch.width]), position)
+        if isinstance(batch, VerifyBatch):
+            return self._ring_rows(int(batch.seats[index // batch.width]), position)
         owner = next(n for n, chunk in enumerate(batch.chunks) if index < chunk.offset + chunk.num_tokens)
         chunk = batch.chunks[owner]
         is_kept = index >= chunk.offset + chunk.num_tokens - self.proposer.rings.reach
-        return self._ring_rows(int(batch.rows[owner]), position) if is_kept else None
+        return self._ring_rows(int(batch.seats[owner]), position) if is_kept else None
 
     def _ring_rows(self, row: int, position: int) -> tuple[torch.Tensor, torch.Tensor]:
         rings = self.proposer.rings
@@ -55,7 +55,7 @@ class WindowShadow:
         for position in range(max(0, num_tokens - self.proposer.rings.reach), num_tokens):
             slot = int(pages[position // PAGE_TOKENS]) * PAGE_TOKENS + position % PAGE_TOKENS
             token, context, kept = self.written[slot]
-            assert token == int(self.engine.executor.rows.history[row, position]), "a row of another text was restored"
+            assert token == int(self.engine.executor.seats.history[row, position]), "a row of another text was restored"
             assert torch.equal(self.proposer.plane.flatten(0, 1)[slot], context), "a page was changed by other hands"
             for ours, theirs in zip(self._ring_rows(row, position), kept or (), strict=kept is not None):
                 assert torch.equal(ours, theirs), f"the ring's row of position {position} is another"

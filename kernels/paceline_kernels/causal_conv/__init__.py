@@ -1,5 +1,35 @@
-"""Depthwise causal convolution with a recurrent state of its last inputs, and a journal of a verify's inputs."""
+"""Depthwise causal convolution with SiLU over rows whose predecessors are kept in slots, and a journal of a verify's rows.
 
-from paceline_kernels.causal_conv.reference import prefill_conv, replay_conv, verify_conv
+A slot's state is the K - 1 inputs before the next row; a verify does not move it, but journals its own inputs, of which the
+next step applies those that were accepted. Which slots and how many rows are device tensors that nobody reads back.
+
+Shapes: states [S, K - 1, C] by slot; journal [J, R, C]; weight [C, K], the last tap for the row itself.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from paceline_kernels.backend import Backend, runs_kernel
+from paceline_kernels.causal_conv import reference
+from paceline_kernels.causal_conv.reference import prefill_conv, replay_conv
+from paceline_kernels.replay import Replay
 
 __all__ = ["prefill_conv", "replay_conv", "verify_conv"]
+
+
+def verify_conv(
+    states: torch.Tensor,
+    journal: torch.Tensor,
+    replay: Replay,
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    *,
+    backend: Backend = Backend.AUTO,
+) -> torch.Tensor:
+    """Replay, then convolve the new rows x [B, W, C] without moving the state; they become the journal. [B, W, C]."""
+    if runs_kernel(backend, x.device, x.dtype):
+        from paceline_kernels.causal_conv import kernel
+
+        return kernel.verify_conv(states, journal, replay, x, weight)
+    return reference.verify_conv(states, journal, replay, x, weight)

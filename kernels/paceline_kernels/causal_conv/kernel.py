@@ -1,7 +1,7 @@
 """The verify of the causal convolution in Triton: replay, outputs and the new journal in one pass.
 
-Called by the Gated DeltaNet layers on a GPU, where plain torch makes some twenty launches of it in every layer. A program owns
-a block of channels of one request, so nobody else reads what it overwrites; it computes all outputs before it does.
+Plain torch makes some twenty launches of it in every layer. A program owns a block of channels of one request, so nobody else
+reads what it overwrites; it computes all outputs before it does.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from paceline_kernels.replay import Replay
 _BLOCK_C = 256
 
 
-def verify_conv_kernel(
-    states: torch.Tensor, journal: torch.Tensor, step: Replay, x: torch.Tensor, weight: torch.Tensor
+def verify_conv(
+    states: torch.Tensor, journal: torch.Tensor, replay: Replay, x: torch.Tensor, weight: torch.Tensor
 ) -> torch.Tensor:
-    """`verify_conv` of the reference; sums are float32."""
+    """The operation; sums are float32."""
     batch, width, channels = x.shape
     x, weight = x if x.stride(2) == 1 else x.contiguous(), weight.contiguous()
     out = torch.empty((batch, width, channels), dtype=x.dtype, device=x.device)
     _verify_conv[(batch, triton.cdiv(channels, _BLOCK_C))](
-        states,
-        journal,
-        step.slots,
-        step.journals,
-        step.num_rows,
-        step.snapshot_rows,
-        step.snapshot_slots,
-        x,
-        weight,
-        out,
-        journal.shape[1],
-        channels,
-        x.stride(0),
-        x.stride(1),
+        states_ptr=states,
+        journal_ptr=journal,
+        slots_ptr=replay.slots,
+        journals_ptr=replay.journals,
+        num_rows_ptr=replay.num_rows,
+        snapshot_rows_ptr=replay.snapshot_rows,
+        snapshot_slots_ptr=replay.snapshot_slots,
+        x_ptr=x,
+        weight_ptr=weight,
+        out_ptr=out,
+        num_journal=journal.shape[1],
+        channels=channels,
+        x_request_stride=x.stride(0),
+        x_row_stride=x.stride(1),
         WIDTH=width,
         KEPT=states.shape[1],
         BLOCK_C=_BLOCK_C,

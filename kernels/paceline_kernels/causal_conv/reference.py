@@ -1,11 +1,4 @@
-"""Depthwise causal convolution with SiLU over rows whose predecessors are kept in slots, in plain torch.
-
-Called by the Gated DeltaNet layers. A slot's state is the K - 1 inputs before the next row; a verify does not move it, but
-journals its own inputs, of which the next step applies those that were accepted. It refuses to know about requests, and
-reads nothing back to the host: which slots and how many rows are device tensors.
-
-Shapes: states [S, K - 1, C] by slot; journal [J, R, C]; weight [C, K], the last tap for the row itself.
-"""
+"""Depthwise causal convolution with state and journal, in plain torch. It refuses to know about requests."""
 
 from __future__ import annotations
 
@@ -31,7 +24,7 @@ def replay_conv(states: torch.Tensor, journal: torch.Tensor, replay: Replay) -> 
 def verify_conv(
     states: torch.Tensor, journal: torch.Tensor, replay: Replay, x: torch.Tensor, weight: torch.Tensor
 ) -> torch.Tensor:
-    """Replay, then convolve the new rows x [B, W, C] without moving the state; they become the journal. [B, W, C]."""
+    """The operation, as a convolution over state and rows put together."""
     before = replay_conv(states, journal, replay)
     journal[:, : x.shape[1]].index_copy_(0, replay.journals, x)
     return _convolve(torch.cat((before, x), dim=1), weight)

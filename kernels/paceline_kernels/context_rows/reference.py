@@ -7,6 +7,7 @@ depend on the rows beside it, and a rebuilt ring equals the original bit for bit
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -21,12 +22,12 @@ TILE_ROWS = 64
 class ContextProjection:
     """What turns context rows into keys and values.
 
-    weight:              [L, 2, Hkv * D, H], key and value projections of the L layers
+    project:             rows [N, H] to keys and values of the L layers, [N, L * 2 * Hkv * D]
     key_norms:           [L, D]
     inverse_frequencies: float32 [D / 2]
     """
 
-    weight: torch.Tensor
+    project: Callable[[torch.Tensor], torch.Tensor]
     key_norms: torch.Tensor
     inverse_frequencies: torch.Tensor
     eps: float
@@ -53,7 +54,6 @@ def context_keys_values(
 def _tile(context: torch.Tensor, positions: torch.Tensor, projection: ContextProjection) -> tuple[torch.Tensor, torch.Tensor]:
     num_layers, head_dim = projection.key_norms.shape
     table = rotary_table(positions, projection.inverse_frequencies, 1.0, context.dtype)
-    projected = functional.linear(context, projection.weight.flatten(0, 2))
-    keys, values = projected.view(TILE_ROWS, num_layers, 2, -1, head_dim).unbind(2)
+    keys, values = projection.project(context).view(TILE_ROWS, num_layers, 2, -1, head_dim).unbind(2)
     keys = functional.rms_norm(keys, (head_dim,), None, projection.eps) * projection.key_norms[:, None]
     return apply_rotary(keys.flatten(1, 2), table).view_as(values), values

@@ -1,6 +1,6 @@
 """Prefill of the gated delta rule by flash-linear-attention's chunked kernel, which large prompts need on a GPU.
 
-Imported only where there is a GPU: without one, fla's mere presence breaks transformers. Same keywords as the reference.
+Imported only where there is a GPU: without one, fla's mere presence breaks transformers.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from fla.ops.gated_delta_rule import chunk_gated_delta_rule
 from paceline_kernels.gated_delta.reference import DeltaRows
 
 
-def prefill_fla(rows: DeltaRows, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """`prefill` of the reference for float32 states; fla's layout of a state and its sharing of key heads are ours."""
+def prefill_delta(rows: DeltaRows, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The operation, for 16-bit rows and float32 states; fla's layout of a state and its sharing of key heads are ours."""
     out, after = chunk_gated_delta_rule(
         q=rows.q[None],
         k=rows.k[None],

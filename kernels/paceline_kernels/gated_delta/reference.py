@@ -1,11 +1,6 @@
-"""The gated delta rule (Yang et al. 2024, arXiv 2412.06464) over states in slots, with a journal, in plain torch.
+"""The gated delta rule over states in slots, with a journal, in plain torch, some rows at a time.
 
-Per value head, state S [Dk, Dv] and a row (q, k, v, g, beta): S <- e^g S; u = beta (v - k^T S); S <- S + k u^T; o = q^T S.
-A verify must not write ahead, since its rows may be rejected: it keeps of each row what the row would add, the key, the
-corrected value u and the cumulated log decay. The next step applies the accepted rows to the state as one product.
-
-Called by the Gated DeltaNet layers. It refuses to know about requests, and reads nothing back to the host. States and
-journal are float32, or float64 where the engine is. Hk key heads serve Hv value heads, each Hv / Hk neighbouring ones.
+It refuses to know about requests, and reads nothing back to the host.
 """
 
 from __future__ import annotations
@@ -47,35 +42,32 @@ class Journal:
     decays: torch.Tensor
 
 
-def replay(states: torch.Tensor, journal: Journal, step: Replay) -> torch.Tensor:
+def replay_delta(states: torch.Tensor, journal: Journal, replay: Replay) -> torch.Tensor:
     """Move the states [S, Hv, Dk, Dv] of B requests on by their journal rows; returns them. Snapshots are written too."""
-    before = states.index_select(0, step.slots)
+    before = states.index_select(0, replay.slots)
     keys, values, decays = (
-        part.index_select(0, step.journals).transpose(1, 2) for part in (journal.keys, journal.values, journal.decays)
+        part.index_select(0, replay.journals).transpose(1, 2) for part in (journal.keys, journal.values, journal.decays)
     )
     rows = _per_value_head(keys, before.shape[1]), values, decays
-    moved = _advance(before, *rows, step.num_rows)
-    states.index_copy_(0, step.written_snapshots, _advance(before, *rows, step.snapshot_rows))
-    states.index_copy_(0, step.slots, moved)
+    moved = _advance(before, *rows, replay.num_rows)
+    states.index_copy_(0, replay.written_snapshots, _advance(before, *rows, replay.snapshot_rows))
+    states.index_copy_(0, replay.slots, moved)
     return moved
 
 
-def verify(states: torch.Tensor, journal: Journal, step: Replay, rows: DeltaRows) -> torch.Tensor:
-    """Replay, then compute W new rows per request from the replayed state without writing it: [B, W, Hv, Dv] of v's dtype.
-
-    The new rows become the journal. Slot and journal 0 are dummies: inert requests name them, and what they hold means nothing.
-    """
-    state = replay(states, journal, step)
+def verify_delta(states: torch.Tensor, journal: Journal, replay: Replay, rows: DeltaRows) -> torch.Tensor:
+    """The operation, all W rows as one chunk in the states' dtype."""
+    state = replay_delta(states, journal, replay)
     q, k, v, decays, beta = _heads_first(rows, state)
     out, values = _chunk(state, q, k, v, decays, beta)
     num_shared, width = state.shape[1] // journal.keys.shape[2], k.shape[2]
     for kept, new in zip((journal.keys, journal.values, journal.decays), (k[:, ::num_shared], values, decays), strict=True):
-        kept[:, :width].index_copy_(0, step.journals, new.transpose(1, 2))
+        kept[:, :width].index_copy_(0, replay.journals, new.transpose(1, 2))
     return out.transpose(1, 2).to(rows.v.dtype)
 
 
-def prefill(rows: DeltaRows, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """One sequence of T rows from `state` [Hv, Dk, Dv]: outputs [T, Hv, Dv] of v's dtype, and the state after them."""
+def prefill_delta(rows: DeltaRows, state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The operation, CHUNK_ROWS at a time."""
     state, outs = state[None], []
     for start in range(0, len(rows.q), CHUNK_ROWS):
         parts = (rows.q, rows.k, rows.v, rows.log_decay, rows.beta)

@@ -1,6 +1,6 @@
 """Grouped dynamic causal convolution in Triton: one pass over a block where plain torch makes several of its size.
 
-Called by the draft on a GPU; same result as `reference.py` up to rounding, computed in float32.
+Same result as `reference.py` up to rounding, computed in float32.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import triton.language as tl
 _BLOCK_H = 256
 
 
-def grouped_conv_kernel(x: torch.Tensor, delta: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
-    """`grouped_conv` of the reference. x: [B, W, H]; delta: [B, W, T, G], rows may be strided; base: [T, H]."""
+def grouped_conv(x: torch.Tensor, delta: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
+    """The operation; rows of delta may be strided."""
     batch, width, hidden = x.shape
     taps, groups = delta.shape[2:]
     x, base = x.contiguous(), base.contiguous()
@@ -22,7 +22,17 @@ def grouped_conv_kernel(x: torch.Tensor, delta: torch.Tensor, base: torch.Tensor
     out = torch.empty_like(x)
     grid = (batch * width, triton.cdiv(hidden, _BLOCK_H))
     _grouped_conv[grid](
-        x, delta, base, out, width, hidden, groups, hidden // groups, delta.stride(1), TAPS=taps, BLOCK_H=_BLOCK_H
+        x_ptr=x,
+        delta_ptr=delta,
+        base_ptr=base,
+        out_ptr=out,
+        width=width,
+        hidden=hidden,
+        groups=groups,
+        group_size=hidden // groups,
+        delta_stride=delta.stride(1),
+        TAPS=taps,
+        BLOCK_H=_BLOCK_H,
     )
     return out
 

@@ -1,7 +1,7 @@
 """Grouped dynamic causal convolution of DFlash 2, in plain torch.
 
-Called by the draft through its choice of kernels, and by kernel tests as the oracle. It refuses to know about layers: the
-caller projects the dynamic part and hands in the block as its own axis, so no row sees the rows of another request.
+It refuses to know about layers: the caller projects the dynamic part and hands in the block as its own axis, so no row sees
+the rows of another request.
 """
 
 from __future__ import annotations
@@ -11,10 +11,7 @@ from torch.nn import functional
 
 
 def grouped_conv(x: torch.Tensor, delta: torch.Tensor, base: torch.Tensor) -> torch.Tensor:
-    """`out[b, i, c] = sum over taps t of (base[t, c] + delta[b, i, t, g(c)]) * x[b, i - t, c]`, rows before the block 0.
-
-    x: [B, W, H]; delta: [B, W, T, G]; base: [T, H], with G groups of H / G neighbouring channels. Returns [B, W, H].
-    """
+    """The operation, tap by tap in the dtype of x."""
     num_groups = delta.shape[-1]
     grouped, kernel = x.view(*x.shape[:-1], num_groups, -1), base.view(-1, num_groups, x.shape[-1] // num_groups)
     out = torch.zeros_like(grouped)

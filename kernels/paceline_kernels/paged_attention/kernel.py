@@ -11,6 +11,8 @@ import torch
 import triton
 import triton.language as tl
 
+from paceline_kernels.paged_attention.contexts import VerifyContext
+
 _MIN_TILE_ROWS = 16  # of tl.dot
 _MAX_TILE_ROWS = 64
 _MAX_SPLITS = 64
@@ -19,18 +21,13 @@ _LOG2_E = 1.4426950408889634
 
 
 def verify_attention(
-    q: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    page_table: torch.Tensor,
-    lengths: torch.Tensor,
-    scale: float,
-    first: int = 0,
+    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, context: VerifyContext, scale: float
 ) -> torch.Tensor:
-    """As the reference of the same name: q [B, W, Hq, D] -> [B, W, Hq, D]; float16, bfloat16 or float32.
+    """The operation, for float16, bfloat16 and float32.
 
     Scores, weights and sums are float32; shapes alone decide the grid, so a CUDA graph replays it at any lengths.
     """
+    page_table = context.page_table
     batch, width, num_heads, dim = q.shape
     num_kv_heads, page_size, num_pages = keys.shape[2], keys.shape[1], page_table.shape[1]
     num_rows = width * (num_heads // num_kv_heads)
@@ -42,19 +39,23 @@ def verify_attention(
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
     padded_dim = max(triton.next_power_of_2(dim), 16)
     _attend_part[(batch * tiles, num_kv_heads, num_splits)](
-        q,
-        keys,
-        values,
-        page_table,
-        lengths,
-        partial,
-        statistics,
-        scale * _LOG2_E,
-        *q.stride()[:3],
-        *keys.stride()[:3],
-        page_table.stride(0),
-        num_pages,
-        first,
+        q_ptr=q,
+        key_ptr=keys,
+        value_ptr=values,
+        page_table_ptr=page_table,
+        lengths_ptr=context.lengths,
+        partial_ptr=partial,
+        statistics_ptr=statistics,
+        scale=scale * _LOG2_E,
+        q_batch_stride=q.stride(0),
+        q_row_stride=q.stride(1),
+        q_head_stride=q.stride(2),
+        page_stride=keys.stride(0),
+        token_stride=keys.stride(1),
+        kv_head_stride=keys.stride(2),
+        table_stride=page_table.stride(0),
+        num_pages=num_pages,
+        first_seen=context.first,
         WIDTH=width,
         GROUP=num_heads // num_kv_heads,
         DIM=dim,
@@ -67,10 +68,10 @@ def verify_attention(
         num_stages=2,
     )
     _sum_parts[(batch * width * num_heads,)](
-        partial,
-        statistics,
-        out,
-        num_splits,
+        partial_ptr=partial,
+        statistics_ptr=statistics,
+        out_ptr=out,
+        num_splits=num_splits,
         DIM=dim,
         PADDED_DIM=padded_dim,
         PADDED_SPLITS=triton.next_power_of_2(num_splits),

@@ -1,8 +1,7 @@
 """The selector walk in Triton: all slots of a block in one program, greedy and sampled rows in one launch.
 
-Called by the draft on a GPU. In plain torch a walk of 7 slots is some hundred launches of a few microseconds of work each.
-Scores are float32, Gumbel noise float64 from the same counters as `paceline_kernels.counter_random`, so a row draws what
-the reference draws but where two scores differ by no more than rounding.
+In plain torch a walk of 7 slots is some hundred launches of a few microseconds of work each. Scores are float32, Gumbel noise
+is float64 from the same counters, so a row draws what the reference draws but where two scores differ by no more than rounding.
 """
 
 from __future__ import annotations
@@ -12,9 +11,10 @@ import triton
 import triton.language as tl
 
 from paceline_kernels.counter_random import PROPOSAL
+from paceline_kernels.counter_random.jitted import gumbel
 
 
-def select_path_kernel(
+def select_path(
     unary: torch.Tensor,
     candidates: torch.Tensor,
     hidden: torch.Tensor,
@@ -25,26 +25,26 @@ def select_path_kernel(
     seeds: torch.Tensor,
     positions: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`select_path` of the reference; q is float32."""
+    """The operation; q is float32."""
     batch, num_slots, num_candidates = candidates.shape
     rank = hidden.shape[-1]
     tokens = torch.empty((batch, num_slots), dtype=torch.int64, device=unary.device)
     q = torch.empty((batch, num_slots, num_candidates), dtype=torch.float32, device=unary.device)
     _select_path[(batch,)](
-        unary.contiguous(),
-        candidates.contiguous(),
-        hidden.contiguous(),
-        predecessor,
-        successor,
-        anchors.contiguous(),
-        temperature.contiguous(),
-        seeds.contiguous(),
-        positions.contiguous(),
-        tokens,
-        q,
-        num_slots,
-        num_candidates,
-        rank,
+        unary_ptr=unary.contiguous(),
+        ids_ptr=candidates.contiguous(),
+        hidden_ptr=hidden.contiguous(),
+        predecessor_ptr=predecessor,
+        successor_ptr=successor,
+        anchors_ptr=anchors.contiguous(),
+        temperature_ptr=temperature.contiguous(),
+        seeds_ptr=seeds.contiguous(),
+        positions_ptr=positions.contiguous(),
+        tokens_ptr=tokens,
+        q_ptr=q,
+        num_slots=num_slots,
+        num_candidates=num_candidates,
+        rank=rank,
         PURPOSE=PROPOSAL,
         BLOCK_C=triton.next_power_of_2(num_candidates),
         BLOCK_R=triton.next_power_of_2(rank),
@@ -92,28 +92,8 @@ def _select_path(
         weights = tl.exp((scores - tl.max(scores, 0)) / divisor)
         q = weights / tl.sum(weights, 0)
         tl.store(q_ptr + at * num_candidates + c, q, mask=is_candidate)
-        noise = _gumbel(seed, tl.load(positions_ptr + at + c * 0), ids, PURPOSE)
+        noise = gumbel(seed, tl.load(positions_ptr + at + c * 0), ids, PURPOSE)
         log_q = tl.where(q > 0, tl.log(tl.where(q > 0, q, 1.0).to(tl.float64)), float("-inf"))
         index = tl.where(is_sampled, tl.argmax(log_q + noise, 0), tl.argmax(scores, 0))
         previous = tl.sum(tl.where(c == index, ids, 0), 0)
         tl.store(tokens_ptr + at, previous)
-
-
-@triton.jit
-def _gumbel(key, position, index, PURPOSE: tl.constexpr):
-    bits = _absorb(_absorb(_absorb(key, position), position * 0 + PURPOSE), index)
-    uniform = (_shift(bits, 12).to(tl.float64) + 0.5) * 2.220446049250313e-16
-    return -tl.log(-tl.log(uniform))
-
-
-@triton.jit
-def _absorb(state, word):
-    mixed = (state ^ (word * -7046029254386353131)) - 7046029254386353131
-    mixed = (mixed ^ _shift(mixed, 30)) * -4658895280553007687
-    mixed = (mixed ^ _shift(mixed, 27)) * -7723592293110705685
-    return mixed ^ _shift(mixed, 31)
-
-
-@triton.jit
-def _shift(bits, COUNT: tl.constexpr):
-    return (bits >> COUNT) & ((1 << (64 - COUNT)) - 1)

@@ -1,8 +1,4 @@
-"""The selector walk of DFlash 2, in plain torch, greedy and sampled rows together.
-
-Called by the draft through its choice of kernels, and by kernel tests as the oracle. Only the temperature enters the
-draft's distribution; every other sampling parameter acts on the target's side of the verify.
-"""
+"""The selector walk of DFlash 2, in plain torch, slot after slot."""
 
 from __future__ import annotations
 
@@ -22,15 +18,7 @@ def select_path(
     seeds: torch.Tensor,
     positions: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Walk K slots of C candidates: (tokens int64 [B, K], q [B, K, C] over the candidates, at least float32).
-
-    Slot j scores `unary + <predecessor[previous token] * hidden[j], successor[candidate]>`. A greedy row (temperature 0)
-    takes the argmax, the first of equals; a sampled row draws from q = softmax(score / temperature), by Gumbel noise keyed
-    with the candidate's id, so the order of candidates does not matter. A candidate of q = 0 is never drawn.
-
-    unary: [B, K, C]; candidates: int64 [B, K, C]; hidden: [B, K, r]; predecessor, successor: [V, r]
-    anchors, seeds: int64 [B]; temperature: float [B]; positions: int64 [B, K], where each drafted token would stand
-    """
+    """The operation; q in float32, or float64 where unary is."""
     sampled = temperature > 0
     divisor = torch.where(sampled, temperature, 1.0)[:, None]
     tokens, q = [], []

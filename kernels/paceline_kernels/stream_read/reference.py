@@ -1,4 +1,4 @@
-"""A pure read of an array, in plain torch. Called by the bench on a CPU, and by the kernel's test as the oracle."""
+"""A pure read of an array, in plain torch."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import torch
 
 
 def stream_read(x: torch.Tensor) -> torch.Tensor:
-    """The sum of x int32 [N], int32 []: every element is read, one is written."""
-    return x.sum(dtype=torch.int32)
+    """The operation, in one part."""
+    return x.sum(dtype=torch.int32)[None]

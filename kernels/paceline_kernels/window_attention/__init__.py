@@ -1,5 +1,44 @@
-"""Non-causal window attention of a draft block over a ring of context keys and values, and over itself."""
+"""Non-causal window attention of a draft block over a ring of context keys and values, and over itself.
 
-from paceline_kernels.window_attention.reference import ring_positions, window_attention
+A ring of R slots holds the context of position p in slot p mod R; which positions those are follows from the request's length
+alone, so nothing is ever reset: what earlier positions, rejected drafts or an earlier request left behind is out of every
+window, whatever it holds.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from paceline_kernels.backend import Backend, runs_kernel
+from paceline_kernels.window_attention import reference
+from paceline_kernels.window_attention.reference import ring_positions
 
 __all__ = ["ring_positions", "window_attention"]
+
+
+def window_attention(
+    q: torch.Tensor,
+    ring_keys: torch.Tensor,
+    ring_values: torch.Tensor,
+    seats: torch.Tensor,
+    lengths: torch.Tensor,
+    block_keys: torch.Tensor,
+    block_values: torch.Tensor,
+    window: int,
+    *,
+    backend: Backend = Backend.AUTO,
+) -> torch.Tensor:
+    """Attention of the W rows of each block over context and block, without causality: [B, W, Hq, D].
+
+    Row j of block b stands at position lengths[b] + j and sees the keys less than `window` positions away, so the first row
+    sees `window` - 1 context rows and itself. Scores are scaled by 1 / sqrt(D).
+
+    q: [B, W, Hq, D]; ring_keys, ring_values: [num_seats, R, Hkv, D]; seats, lengths: int64 [B]
+    block_keys, block_values: [B, W, Hkv, D], never kept: a block's own keys depend on its masks
+    """
+    arguments = (q, ring_keys, ring_values, seats, lengths, block_keys, block_values, window)
+    if runs_kernel(backend, q.device, q.dtype):
+        from paceline_kernels.window_attention import kernel
+
+        return kernel.window_attention(*arguments)
+    return reference.window_attention(*arguments)

@@ -1,8 +1,8 @@
 """Window attention of a draft block in Triton: reads each ring in place, where plain torch gathers it first.
 
-Called by the draft on a GPU. A program holds all of a block's queries of one key head and streams a part of the ring past them
-(online softmax, Milakov and Gimelshein 2018, arXiv 1805.02867); a second launch joins the parts, without which one request
-would keep 8 of an H200's 132 processors busy (149 us a layer). Sums are float32.
+A program holds all of a block's queries of one key head and streams a part of the ring past them (online softmax, Milakov and
+Gimelshein 2018, arXiv 1805.02867); a second launch joins the parts, without which one request would keep 8 of an H200's 132
+processors busy (149 us a layer). Sums are float32.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ _NUM_SPLITS = 16
 """Parts of a ring that run at the same time. Fixed, so that a row's sums do not depend on the batch it is in."""
 
 
-def window_attention_kernel(
+def window_attention(
     q: torch.Tensor,
     ring_keys: torch.Tensor,
     ring_values: torch.Tensor,
-    rows: torch.Tensor,
+    seats: torch.Tensor,
     lengths: torch.Tensor,
     block_keys: torch.Tensor,
     block_values: torch.Tensor,
     window: int,
 ) -> torch.Tensor:
-    """`window_attention` of the reference; D must be a power of two of at least 16."""
+    """The operation; D must be a power of two of at least 16."""
     batch, width, num_heads, head_dim = q.shape
     ring_size, num_kv_heads = ring_keys.shape[1:3]
     group = num_heads // num_kv_heads
@@ -35,20 +35,20 @@ def window_attention_kernel(
     stats = torch.empty((2, batch, num_kv_heads, _NUM_SPLITS, block_m), dtype=torch.float32, device=q.device)
     out = torch.empty((batch, width, num_heads, head_dim), dtype=q.dtype, device=q.device)
     _attend_part[(batch, num_kv_heads, _NUM_SPLITS)](
-        q.contiguous(),
-        ring_keys,
-        ring_values,
-        rows,
-        lengths,
-        block_keys.contiguous(),
-        block_values.contiguous(),
-        parts,
-        stats[0],
-        stats[1],
-        head_dim**-0.5,
-        width,
-        ring_size,
-        window,
+        q_ptr=q.contiguous(),
+        ring_keys_ptr=ring_keys,
+        ring_values_ptr=ring_values,
+        seats_ptr=seats,
+        lengths_ptr=lengths,
+        block_keys_ptr=block_keys.contiguous(),
+        block_values_ptr=block_values.contiguous(),
+        parts_ptr=parts,
+        highest_ptr=stats[0],
+        total_ptr=stats[1],
+        scale=head_dim**-0.5,
+        width=width,
+        ring_size=ring_size,
+        window=window,
         GROUP=group,
         D=head_dim,
         BLOCK_M=block_m,
@@ -56,7 +56,15 @@ def window_attention_kernel(
         BLOCK_N=_BLOCK_N,
     )
     _join_parts[(batch, num_kv_heads, width * group)](
-        parts, stats[0], stats[1], out, width, GROUP=group, D=head_dim, BLOCK_M=block_m, NUM_SPLITS=_NUM_SPLITS
+        parts_ptr=parts,
+        highest_ptr=stats[0],
+        total_ptr=stats[1],
+        out_ptr=out,
+        width=width,
+        GROUP=group,
+        D=head_dim,
+        BLOCK_M=block_m,
+        NUM_SPLITS=_NUM_SPLITS,
     )
     return out
 
@@ -66,7 +74,7 @@ def _attend_part(
     q_ptr,
     ring_keys_ptr,
     ring_values_ptr,
-    rows_ptr,
+    seats_ptr,
     lengths_ptr,
     block_keys_ptr,
     block_values_ptr,
@@ -86,7 +94,7 @@ def _attend_part(
     batch, head, split = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     num_kv_heads, num_splits = tl.num_programs(1), tl.num_programs(2)
     length = tl.load(lengths_ptr + batch)
-    ring = tl.load(rows_ptr + batch) * ring_size
+    ring = tl.load(seats_ptr + batch) * ring_size
     m, d, w = tl.arange(0, BLOCK_M), tl.arange(0, D), tl.arange(0, BLOCK_W)
     place = tl.minimum(m // GROUP, width - 1)
     q_at = ((batch * width + place) * num_kv_heads * GROUP + head * GROUP + m % GROUP)[:, None] * D + d[None, :]

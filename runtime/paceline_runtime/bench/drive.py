@@ -12,7 +12,6 @@ import time
 import torch
 
 from paceline_compat.memory import PAGE_TOKENS
-from paceline_runtime.bench.acceptance import SyntheticAcceptance
 from paceline_runtime.bench.subjects import Subject
 from paceline_runtime.bench.timing import synchronize
 from paceline_runtime.config import EngineConfig
@@ -21,6 +20,7 @@ from paceline_runtime.engine.core import Engine
 from paceline_runtime.errors import ConfigError
 from paceline_runtime.messages import Submit
 from paceline_runtime.params import SamplingParams
+from paceline_runtime.sampling.judge import Accept, judge
 from paceline_runtime.speculative.base import Proposer
 
 WARM_UP_STEPS = 4
@@ -28,7 +28,13 @@ _PREFILL_REPEATS = 3
 
 
 def make_engine(
-    one: Subject, proposer: Proposer | None, *, num_requests: int, max_model_len: int, prefill_chunk: int
+    one: Subject,
+    proposer: Proposer | None,
+    *,
+    num_requests: int,
+    max_model_len: int,
+    prefill_chunk: int,
+    accept: Accept = judge,
 ) -> Engine:
     """An engine with room for `num_requests` whole contexts, and no prefix cache: a hit would be no prefill."""
     config = EngineConfig(
@@ -39,7 +45,7 @@ def make_engine(
         num_pages=num_requests * -(-max_model_len // PAGE_TOKENS),
         cache_type="naive",
     )
-    return assemble(config, one.target, proposer)
+    return assemble(config, one.target, proposer, accept=accept)
 
 
 def submit(engine: Engine, name: str, prompt: list[int], max_tokens: int | None = None) -> None:
@@ -75,20 +81,17 @@ def drain(engine: Engine, names: list[str]) -> None:
         engine.step()
 
 
-def decode_times(
-    engine: Engine, executor: SyntheticAcceptance, num_requests: int, context_tokens: int, num_steps: int
-) -> tuple[float, float]:
+def decode_times(engine: Engine, num_requests: int, context_tokens: int, num_steps: int) -> tuple[float, float]:
     """Median seconds from results to results of a steady batch, and of the host's share of it, the launch."""
-    engine.executor = executor
     names = start_decoding(engine, num_requests, context_tokens)
-    step_s = []
+    step_s, launch_s = [], []
     for _ in range(WARM_UP_STEPS + num_steps):
         begin = time.perf_counter()
         engine.step()
         step_s.append(time.perf_counter() - begin)
-    launch_s = executor.launch_s[-num_steps:]
+        launch_s.append(engine.last_launch_s)
     drain(engine, names)
-    return statistics.median(step_s[WARM_UP_STEPS:]), statistics.median(launch_s)
+    return statistics.median(step_s[WARM_UP_STEPS:]), statistics.median(launch_s[WARM_UP_STEPS:])
 
 
 def prefill_s(engine: Engine, num_tokens: int, device: torch.device) -> float:

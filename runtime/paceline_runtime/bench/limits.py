@@ -32,13 +32,5 @@ def measure_limits(device: torch.device, num_bytes: int | None = None) -> Limits
     num_bytes = num_bytes or (_CUDA_BYTES if is_cuda else _CPU_BYTES)
     source = torch.ones(num_bytes // 4, dtype=torch.int32, device=device)
     copy_s = median_s(functools.partial(torch.empty_like(source).copy_, source), device, _REPEATS)
-    read_s = median_s(lambda: _read(source), device, _REPEATS)
+    read_s = median_s(functools.partial(stream_read, source), device, _REPEATS)
     return Limits(2 * source.nbytes / copy_s, source.nbytes / read_s)
-
-
-def _read(source: torch.Tensor) -> torch.Tensor:
-    if source.is_cuda:
-        from paceline_kernels.stream_read.kernel import stream_read_kernel
-
-        return stream_read_kernel(source)
-    return stream_read(source)

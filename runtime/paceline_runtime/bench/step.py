@@ -135,10 +135,9 @@ def _measure(args: argparse.Namespace, one: Subject, algorithm: str) -> Iterator
         raise ConfigError([f"--tokens-per-step must be between 1 and {1 + num_steps} at {num_steps} drafts, got {tokens:g}"])
     proposer = one.proposer(algorithm, num_steps or None, max_model_len)
     sizes = {"num_requests": max(args.requests), "max_model_len": max_model_len, "prefill_chunk": args.prefill_chunk}
-    engine = make_engine(one, proposer, **sizes)
-    executor = SyntheticAcceptance(engine.executor, tokens)
+    engine = make_engine(one, proposer, **sizes, accept=SyntheticAcceptance(tokens, one.target.device))
     for num_requests in args.requests:
-        step_s, launch_s = decode_times(engine, executor, num_requests, args.context_tokens, args.steps)
+        step_s, launch_s = decode_times(engine, num_requests, args.context_tokens, args.steps)
         traffic = step_traffic(one.shape.text, one.target, proposer, num_requests, args.context_tokens)
         yield Decode(algorithm, num_steps, num_requests, step_s, launch_s, tokens, source, traffic)
 

@@ -18,25 +18,22 @@ from typing import Any
 import torch
 
 from paceline_compat.checkpoint import draft_facts, target_facts
-from paceline_compat.draft_tensors import expected_shapes
 from paceline_compat.pair import MAX_NUM_STEPS
 from paceline_runtime.bench.shapes import SHAPES, Shape, find_shape
 from paceline_runtime.config import EngineConfig
 from paceline_runtime.engine.build import pick_device, pick_dtype
 from paceline_runtime.errors import ConfigError
+from paceline_runtime.layers.parameters import Parameters
 from paceline_runtime.loaders import load_target
+from paceline_runtime.loaders.fill import fill_dummy
 from paceline_runtime.models.base import TargetModel
 from paceline_runtime.speculative.base import Proposer
 from paceline_runtime.speculative.dflash.config import DraftConfig
 from paceline_runtime.speculative.dflash.draft import Draft
 from paceline_runtime.speculative.dflash.init import DraftSizes, draft_content
 from paceline_runtime.speculative.dflash.load import draft_dtype
-from paceline_runtime.speculative.dflash.ops import ops_for
 from paceline_runtime.speculative.dflash.proposer import DFlashProposer
-from paceline_runtime.speculative.dflash.weights import assemble as assemble_weights
 from paceline_runtime.speculative.registry import load_proposer
-
-_SPREAD = 0.02
 
 
 @dataclass(frozen=True)
@@ -92,9 +89,9 @@ def dummy_dflash(content: dict[str, Any], target: TargetModel, num_steps: int | 
     """A DFlash 2 proposer with random weights for the draft that `content` describes; k defaults to block_size - 1."""
     facts = draft_facts("random draft", content, {})
     config = DraftConfig.from_facts(facts)
-    dtype = draft_dtype(target.dtype, target.device)
-    tensors = {name: _random(shape, dtype, target.device) for name, shape in expected_shapes(facts).items()}
-    draft = Draft(config, assemble_weights(config, tensors), ops_for(target.device))
+    parameters = Parameters(draft_dtype(target.dtype, target.device), target.device)
+    draft = Draft(config, parameters)
+    fill_dummy(parameters)
     _refuse_deeper(num_steps, config.block_size - 1)
     return DFlashProposer(draft, target, num_steps or config.block_size - 1)
 
@@ -103,12 +100,6 @@ def _refuse_deeper(num_steps: int | None, most: int) -> None:
     """What is not served is not measured."""
     if num_steps is not None and num_steps > most:
         raise ValueError(f"--num-steps {num_steps} is more than the {most} drafts that are served")
-
-
-def _random(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    if len(shape) == 1:
-        return torch.ones(shape, dtype=dtype, device=device)
-    return torch.empty(shape, dtype=dtype, device=device).normal_(0.0, _SPREAD)
 
 
 def _refuse_without_weights(args: argparse.Namespace) -> None:

@@ -38,7 +38,7 @@ def step_traffic(
     text: dict[str, Any], target: TargetModel, proposer: Proposer | None, num_requests: int, context_tokens: int
 ) -> StepTraffic:
     """Traffic of a step of `num_requests` contexts; `text` is the text part of the target's config."""
-    rows = num_requests * (1 + (proposer.num_steps if proposer else 0))
+    rows = num_requests * (1 + (proposer.num_drafts if proposer else 0))
     distinct = distinct_experts(text.get("num_experts") or 0, text.get("num_experts_per_tok") or 0, rows)
     shape = target.shape
     kv_bytes = 2 * len(shape.attention_layers) * shape.num_kv_heads * shape.head_dim * target.dtype.itemsize
@@ -79,12 +79,12 @@ def _unread_expert_bytes(text: dict[str, Any], target: TargetModel, num_rows: in
 def _draft_bytes(text: dict[str, Any], proposer: Proposer, target: TargetModel, num_requests: int, context_tokens: int) -> int:
     """DFlash 2: weights without codebooks, the head, the windows. MTP: its layer and the head, once per draft."""
     if isinstance(proposer, DFlashProposer):
-        weights, rings = proposer.draft.weights, proposer.rings
-        codebooks = weights.predecessor.nbytes + weights.successor.nbytes
+        draft, rings = proposer.draft, proposer.rings
+        codebooks = draft.predecessor.nbytes + draft.successor.nbytes
         window = min(context_tokens, rings.reach) * (rings.keys.nbytes + rings.values.nbytes)
         ring_rows = rings.keys.shape[1] * rings.size
-        return weights.memory_bytes() - codebooks + head_bytes(target) + num_requests * window // ring_rows
+        return draft.memory_bytes() - codebooks + head_bytes(target) + num_requests * window // ring_rows
     if proposer.name == "mtp":
         layer = proposer.memory_bytes(0) - _unread_expert_bytes(text, target, num_requests, num_layers=1)
-        return proposer.num_steps * (layer + head_bytes(target))
+        return proposer.num_drafts * (layer + head_bytes(target))
     return 0

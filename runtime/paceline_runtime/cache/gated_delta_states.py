@@ -1,6 +1,6 @@
-"""The recurrent states of Gated DeltaNet layers by slot, and the journals of their last verifies by request row.
+"""The recurrent states of Gated DeltaNet layers by slot, and the journals of their last verifies by seat.
 
-Made by the hybrid families as the engine's `StatePool`; their layers read and write it through `LayerStates`. Recurrent states
+Made by the hybrid families as the engine's `StatePool`; their layers read and write it through `DeltaMemory`. Recurrent states
 and journals are float32, or float64 where the engine is: what 16 bits lose in a state stays lost.
 """
 
@@ -12,7 +12,8 @@ import torch
 
 from paceline_compat.facts import GdnFacts
 from paceline_kernels.causal_conv import replay_conv
-from paceline_kernels.gated_delta import Journal, replay
+from paceline_kernels.delta_step import DeltaMemory
+from paceline_kernels.gated_delta import Journal, replay_delta
 from paceline_kernels.replay import Replay
 from paceline_runtime.batch import StateBatch
 
@@ -58,19 +59,6 @@ class DeltaShape:
         return values * state_dtype(dtype).itemsize + self.conv_channels * dtype.itemsize
 
 
-@dataclass(frozen=True)
-class LayerStates:
-    """One layer's part of the pool, for S slots and J request rows with R journal rows each.
-
-    recurrent: [S, Hv, Dk, Dv]; conv: [S, K - 1, C], inputs before the next row; conv_journal: [J, R, C]
-    """
-
-    recurrent: torch.Tensor
-    conv: torch.Tensor
-    journal: Journal
-    conv_journal: torch.Tensor
-
-
 class GatedDeltaStates:
     """A `StatePool`. Memory is zeroed once, so that dummies hold finite numbers."""
 
@@ -113,7 +101,7 @@ class GatedDeltaStates:
         step = replay_of(batch)
         for layer in self.layers:
             replay_conv(layer.conv, layer.conv_journal, step)
-            replay(layer.recurrent, layer.journal, step)
+            replay_delta(layer.recurrent, layer.journal, step)
 
     def memory_bytes(self) -> int:
         """Bytes of all slots and journals."""
@@ -126,9 +114,9 @@ class GatedDeltaStates:
             finite = states.isfinite().flatten(2).all(2).all(0)
             assert bool(finite.all()), f"{name} states of slots {(~finite).nonzero().flatten().tolist()} are not finite"
 
-    def _layer(self, index: int) -> LayerStates:
+    def _layer(self, index: int) -> DeltaMemory:
         journal = Journal(self._keys[index], self._values[index], self._decays[index])
-        return LayerStates(self._recurrent[index], self._conv[index], journal, self._conv_journal[index])
+        return DeltaMemory(self._recurrent[index], self._conv[index], journal, self._conv_journal[index])
 
 
 def state_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -138,4 +126,4 @@ def state_dtype(dtype: torch.dtype) -> torch.dtype:
 
 def replay_of(batch: StateBatch) -> Replay:
     """A step's state inputs as the kernels take them."""
-    return Replay(batch.slots, batch.rows, batch.replay_rows, batch.snapshot_rows, batch.snapshot_slots)
+    return Replay(batch.slots, batch.seats, batch.replay_rows, batch.snapshot_rows, batch.snapshot_slots)

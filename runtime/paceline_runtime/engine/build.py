@@ -12,12 +12,17 @@ from typing import Any
 
 import torch
 
+from paceline_compat.memory import pages_for
 from paceline_runtime.cache.pages import PageStore
 from paceline_runtime.config import EngineConfig
+from paceline_runtime.device.decode import Decoder
+from paceline_runtime.device.executor import Executor
+from paceline_runtime.device.graphs import CudaCapture, GraphDecoder, graph_buckets
+from paceline_runtime.device.inputs import EXACT, Buckets
+from paceline_runtime.device.seats import SeatBuffers
 from paceline_runtime.engine.budget import PrefillBudget
 from paceline_runtime.engine.core import Engine, EngineInfo
 from paceline_runtime.engine.depth import AdaptiveDepth, FixedDepth
-from paceline_runtime.engine.executor import Executor
 from paceline_runtime.engine.memory import (
     MemoryPlan,
     SizeError,
@@ -27,11 +32,11 @@ from paceline_runtime.engine.memory import (
     refuse_more_than_there_is,
 )
 from paceline_runtime.engine.preflight import refuse_early
-from paceline_runtime.engine.rows import Rows
-from paceline_runtime.engine.warmup import warm_up
+from paceline_runtime.engine.warmup import rehearse, warm_up
 from paceline_runtime.loaders import load_target
 from paceline_runtime.messages import Rebuild
 from paceline_runtime.models.base import TargetMemory, TargetModel
+from paceline_runtime.sampling.judge import Accept, judge
 from paceline_runtime.scheduler.room import SchedulerConfig
 from paceline_runtime.scheduler.scheduler import Scheduler
 from paceline_runtime.speculative.base import Proposer
@@ -72,21 +77,41 @@ def build_engine(config: EngineConfig, on_progress: Progress | None = None, deco
     engine = assemble(config, target, proposer, decode)
     report("warming up", 0.9)
     warm_up(engine)
+    if device.type == "cuda" and config.cuda_graphs:
+        report("capturing CUDA graphs", 0.95)
+        rehearse(engine.executor, engine.depths, config.max_running_req)
     report("ready", 1.0)
     return engine
 
 
-def assemble(config: EngineConfig, target: TargetModel, proposer: Proposer | None, decode: Decode | None = None) -> Engine:
-    """Plan memory, allocate it and wire an engine around a loaded target and proposer."""
+def assemble(
+    config: EngineConfig,
+    target: TargetModel,
+    proposer: Proposer | None,
+    decode: Decode | None = None,
+    *,
+    accept: Accept = judge,
+    buckets: Buckets | None = None,
+    decoder: Decoder | None = None,
+) -> Engine:
+    """Plan memory, allocate it and wire an engine around a loaded target and proposer; the rest as `Executor`.
+
+    On a GPU decode steps are captured as CUDA graphs, unless the configuration or a given `decoder` says otherwise.
+    """
     plan = plan_memory(config, target, proposer)
-    num_steps = proposer.num_steps if proposer else 0
+    if decoder is None and target.device.type == "cuda" and config.cuda_graphs:
+        decoder = GraphDecoder(CudaCapture(target.device))
+        buckets = buckets or graph_buckets(config.max_running_req, pages_for(plan.max_model_len))
+    executor = Executor(target, proposer, accept=accept, buckets=buckets or EXACT, decoder=decoder)
+    executor.bind(*allocate(config, target, proposer, plan))
+    num_drafts = executor.num_drafts
     info = EngineInfo(target.shape.family, target.shape.vocab_size, plan.max_model_len, plan.table())
     return Engine(
-        Scheduler(_scheduler_config(config, target, plan, num_steps), decode),
-        Executor(target, *allocate(config, target, proposer, plan), proposer),
+        Scheduler(_scheduler_config(config, target, plan, num_drafts), decode),
+        executor,
         info,
         PrefillBudget(config.max_prefill_tokens, fixed_tokens=config.decode_prefill_tokens),
-        AdaptiveDepth(num_steps) if config.speculative_adaptive and num_steps else FixedDepth(num_steps),
+        AdaptiveDepth(num_drafts) if config.speculative_adaptive and num_drafts else FixedDepth(num_drafts),
         CacheResizer(config, plan),
         lag=_lag(config, target),
         seed=config.seed,
@@ -95,8 +120,8 @@ def assemble(config: EngineConfig, target: TargetModel, proposer: Proposer | Non
 
 def allocate(
     config: EngineConfig, target: TargetModel, proposer: Proposer | None, plan: MemoryPlan
-) -> tuple[TargetMemory, Rows]:
-    """The caches and per-request buffers of a plan; the proposer is bound to them. SizeError when they cannot be had."""
+) -> tuple[TargetMemory, SeatBuffers]:
+    """The caches and the buffers by seat of a plan; the proposer is bound to them. SizeError when they cannot be had."""
     try:
         return _allocate(config, target, proposer, plan)
     except (RuntimeError, MemoryError) as error:  # torch has no narrower one on a CPU
@@ -106,9 +131,9 @@ def allocate(
 
 def _allocate(
     config: EngineConfig, target: TargetModel, proposer: Proposer | None, plan: MemoryPlan
-) -> tuple[TargetMemory, Rows]:
-    num_steps = proposer.num_steps if proposer else 0
-    num_rows = config.max_running_req + 1
+) -> tuple[TargetMemory, SeatBuffers]:
+    num_drafts = proposer.num_drafts if proposer else 0
+    num_seats = config.max_running_req + 1
     pages = PageStore(
         num_pages=plan.num_pages,
         num_layers=len(target.shape.attention_layers),
@@ -118,10 +143,11 @@ def _allocate(
         device=target.device,
         planes=proposer.planes if proposer else (),
     )
-    states = target.make_states(plan.num_state_slots, num_rows, 1 + num_steps) if plan.num_state_slots else None
+    states = target.make_states(plan.num_state_slots, num_seats, 1 + num_drafts) if plan.num_state_slots else None
     if proposer is not None:
-        proposer.bind(pages.planes, num_rows)
-    return TargetMemory(pages, states), Rows(num_rows, plan.max_model_len, slack=2 + num_steps, device=target.device)
+        proposer.bind(pages.planes, num_seats)
+    seats = SeatBuffers(num_seats, plan.max_model_len, slack=2 + num_drafts, device=target.device)
+    return TargetMemory(pages, states), seats
 
 
 class CacheResizer:
@@ -175,19 +201,19 @@ class CacheResizer:
         """Caches of a plan in place of those that there are, and a scheduler that knows of no cached prefix."""
         executor, decode = engine.executor, engine.scheduler.decode
         executor.release()
-        executor.memory, executor.rows = allocate(config, executor.target, executor.proposer, plan)
-        scheduler = Scheduler(_scheduler_config(config, executor.target, plan, executor.num_steps), decode)
+        executor.bind(*allocate(config, executor.target, executor.proposer, plan))
+        scheduler = Scheduler(_scheduler_config(config, executor.target, plan, executor.num_drafts), decode)
         scheduler.count_from(engine.scheduler)
         engine.scheduler = scheduler
         engine.info = replace(engine.info, plan=plan.table())
 
 
-def _scheduler_config(config: EngineConfig, target: TargetModel, plan: MemoryPlan, num_steps: int) -> SchedulerConfig:
+def _scheduler_config(config: EngineConfig, target: TargetModel, plan: MemoryPlan, num_drafts: int) -> SchedulerConfig:
     return SchedulerConfig(
         num_pages=plan.num_pages,
         max_running=config.max_running_req,
         max_model_len=plan.max_model_len,
-        num_steps=num_steps,
+        num_drafts=num_drafts,
         max_steps_in_flight=1 + _lag(config, target),
         num_state_slots=plan.num_state_slots,
         use_prefix_cache=config.cache_type == "prefix",

@@ -14,16 +14,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from paceline_kernels.counter_random import mix_seed
+from paceline_runtime.device.executor import Executor
+from paceline_runtime.device.results import Handle
 from paceline_runtime.engine.budget import PrefillBudget
 from paceline_runtime.engine.counters import Counters
 from paceline_runtime.engine.depth import AdaptiveDepth, FixedDepth
-from paceline_runtime.engine.executor import Executor
 from paceline_runtime.engine.memory import SizeError
-from paceline_runtime.engine.results import Handle
 from paceline_runtime.messages import Rebuild, Rebuilt, Refused, Stats, Submit, TokenLogprobs, Tokens
 from paceline_runtime.scheduler.prefix import PrefixCache
-from paceline_runtime.scheduler.request import Request, StepPlan, StepResult, make_request
+from paceline_runtime.scheduler.request import Request, make_request
 from paceline_runtime.scheduler.scheduler import Commit, MustDrainError, Scheduler
+from paceline_runtime.step import StepPlan, StepResult
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ class Engine:
     """One target, its proposer, and the requests they serve.
 
     `lag` is how many steps may be in flight when a plan is made; `seed` gives their streams to requests without one.
+    `last_launch_s` is what the host took for the last launch.
     """
 
     def __init__(
@@ -68,7 +70,7 @@ class Engine:
         self.scheduler = scheduler
         self.executor = executor
         self.info = info
-        self.counters = Counters(executor.num_steps)
+        self.counters = Counters(executor.num_drafts)
         self._budget = budget
         self._depth = depth
         self._resize = resize
@@ -77,6 +79,7 @@ class Engine:
         self._clock = clock
         self._in_flight: deque[_InFlight] = deque()
         self._last_results_s = 0.0
+        self.last_launch_s = 0.0
 
     def add(self, submit: Submit) -> Refused | None:
         """Queue a request, or say why it can never run; nothing is kept of a refused one."""
@@ -102,6 +105,11 @@ class Engine:
         self.scheduler.abort(request_id)
 
     @property
+    def depths(self) -> tuple[int, ...]:
+        """The numbers of drafts that steps may verify, the likeliest first."""
+        return self._depth.depths
+
+    @property
     def has_work(self) -> bool:
         """Whether `step` would do anything."""
         return self.scheduler.has_work or bool(self._in_flight)
@@ -113,6 +121,7 @@ class Engine:
         if not plan.is_empty:
             launched_s = self._clock()  # before the launch, which on a CPU is the whole step
             self._in_flight.append(_InFlight(self.executor.launch(plan), launched_s))
+            self.last_launch_s = self._clock() - launched_s
         while self._in_flight and (plan.is_empty or len(self._in_flight) > self._lag):
             outputs += self._collect()
         return outputs
@@ -130,8 +139,9 @@ class Engine:
         if plan.decode and plan.prefill:
             self._budget.spent(sum(chunk.num_tokens for chunk in plan.prefill))
         for start in plan.starts:
-            if not start.request.num_outputs and not start.request.num_preemptions:
-                self.counters.admitted(start.request.num_prompt, start.num_cached)
+            request = self.scheduler.seats.at(start.seat)
+            if not request.num_outputs and not request.num_preemptions:
+                self.counters.admitted(request.num_prompt, start.num_cached)
         return plan
 
     def _collect(self) -> list[Tokens]:
@@ -139,20 +149,21 @@ class Engine:
         plan = flight.handle.plan
         result = self.executor.collect(flight.handle)
         now = self._clock()
-        self._learn(plan, result, now - max(flight.launched_s, self._last_results_s))
+        seconds = now - max(flight.launched_s, self._last_results_s)
+        self._learn(plan, result, seconds if flight.handle.is_steady else None)
         self._last_results_s = now
-        decoded = {id(row.request) for row in plan.decode}
-        return [self._tokens(commit, id(commit.request) in decoded) for commit in self.scheduler.commit(plan, result)]
+        return [self._tokens(commit) for commit in self.scheduler.commit(plan, result)]
 
-    def _learn(self, plan: StepPlan, result: StepResult, seconds: float) -> None:
-        """Tell the policies how long a step took and what it gave."""
+    def _learn(self, plan: StepPlan, result: StepResult, seconds: float | None) -> None:
+        """Tell the policies how long a step took, None where that says nothing of the next one, and what it gave."""
         num_prefill_tokens = sum(chunk.num_tokens for chunk in plan.prefill)
-        self._budget.measured(seconds, num_decoding=len(plan.decode), num_prefill_tokens=num_prefill_tokens)
+        if seconds is not None:
+            self._budget.measured(seconds, num_decoding=len(plan.decode), num_prefill_tokens=num_prefill_tokens)
         accepted = [len(row.token_ids) - 1 for row in result.decode]
         self._depth.observed(plan.depth, len(plan.decode), None if num_prefill_tokens else seconds, accepted)
 
-    def _tokens(self, commit: Commit, is_verify: bool) -> Tokens:
-        drafted, accepted = self.counters.committed(commit, is_verify=is_verify)
+    def _tokens(self, commit: Commit) -> Tokens:
+        drafted, accepted = self.counters.committed(commit)
         request = commit.request
         return Tokens(
             request_id=request.id,
@@ -162,7 +173,7 @@ class Engine:
             cached_tokens=request.num_cached or 0,
             drafted=drafted,
             accepted=accepted,
-            steps=int(is_verify),
+            steps=int(commit.is_verify),
             logprobs=_logprobs(request, commit),
         )
 
@@ -202,7 +213,7 @@ class Engine:
 
     def forget(self) -> None:
         """Forget what was counted and how long steps took so far (the warm-up)."""
-        self.counters = Counters(self.executor.num_steps)
+        self.counters = Counters(self.executor.num_drafts)
         self._budget.forget()
         self._depth.forget()
 

@@ -11,7 +11,7 @@ from paceline_runtime.scheduler.scheduler import Commit
 class Counters:
     """Totals since start; positions are draft slots, first draft at 0."""
 
-    num_steps: int
+    num_drafts: int
     prompt_tokens: int = 0
     generated_tokens: int = 0
     verify_steps: int = 0
@@ -21,8 +21,8 @@ class Counters:
     accepted: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.drafted = [0] * self.num_steps
-        self.accepted = [0] * self.num_steps
+        self.drafted = [0] * self.num_drafts
+        self.accepted = [0] * self.num_drafts
 
     def admitted(self, num_prompt: int, num_cached: int) -> None:
         """A request started for the first time."""
@@ -30,10 +30,10 @@ class Counters:
         self.prefix_query_tokens += num_prompt
         self.prefix_hit_tokens += num_cached
 
-    def committed(self, commit: Commit, *, is_verify: bool) -> tuple[int, int]:
+    def committed(self, commit: Commit) -> tuple[int, int]:
         """Count one row's step; returns its (drafted, accepted), accepted cut where the request ended."""
         self.generated_tokens += len(commit.token_ids)
-        if not is_verify:
+        if not commit.is_verify:
             return 0, 0
         self.verify_steps += 1
         accepted = min(len(commit.token_ids), len(commit.result.token_ids) - 1)

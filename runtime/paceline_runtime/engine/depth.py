@@ -17,12 +17,17 @@ _EXPLORE_EVERY = 48
 class FixedDepth:
     """Always the configured depth."""
 
-    def __init__(self, num_steps: int) -> None:
-        self._num_steps = num_steps
+    def __init__(self, num_drafts: int) -> None:
+        self._num_drafts = num_drafts
+
+    @property
+    def depths(self) -> tuple[int, ...]:
+        """The depths that may be chosen, the likeliest first."""
+        return (self._num_drafts,)
 
     def choose(self, num_decoding: int) -> int:
         """Drafts to verify in the next step of `num_decoding` rows."""
-        return self._num_steps
+        return self._num_drafts
 
     def observed(self, depth: int, num_decoding: int, seconds: float | None, accepted_drafts: Sequence[int]) -> None:
         """Nothing to learn."""
@@ -39,9 +44,14 @@ class AdaptiveDepth:
     that depth 0 is left again when the text becomes predictable.
     """
 
-    def __init__(self, num_steps: int) -> None:
-        self._depths = sorted({0, 1, min(3, num_steps), num_steps})
+    def __init__(self, num_drafts: int) -> None:
+        self._depths = sorted({0, 1, min(3, num_drafts), num_drafts})
         self.forget()
+
+    @property
+    def depths(self) -> tuple[int, ...]:
+        """The depths that may be chosen, the likeliest first."""
+        return tuple(reversed(self._depths))
 
     def forget(self) -> None:
         """Begin anew: what the warm-up took says nothing, since it loads and compiles kernels."""

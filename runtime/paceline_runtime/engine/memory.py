@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from paceline_compat.memory import PAGE_TOKENS, gathered_bytes, history_bytes, logits_bytes, pages_for, pool_slots
+from paceline_compat.memory import PAGE_TOKENS, gathered_bytes, logits_bytes, pages_for, pool_slots, seat_bytes
 from paceline_compat.planner import no_state_slots
 from paceline_runtime.config import EngineConfig
 from paceline_runtime.engine.host_memory import host_free_bytes
@@ -95,14 +95,14 @@ def plan_memory(
 def _fixed_parts(
     config: EngineConfig, target: TargetModel, proposer: Proposer | None, max_model_len: int
 ) -> tuple[tuple[str, int], ...]:
-    num_steps = proposer.num_steps if proposer else 0
+    num_drafts = proposer.num_drafts if proposer else 0
     slots = _num_state_slots(config, target)
     return (
         ("target weights", target.memory_bytes()),
         ("draft weights and rings", proposer.memory_bytes(config.max_running_req + 1) if proposer else 0),
         ("recurrent states", slots * target.shape.state_bytes_per_slot),
-        ("journals", (config.max_running_req + 1) * (1 + num_steps) * target.shape.journal_row_bytes),
-        ("token history", history_bytes(config.max_running_req, max_model_len, num_steps)),
+        ("journals", (config.max_running_req + 1) * (1 + num_drafts) * target.shape.journal_row_bytes),
+        ("seats", seat_bytes(config.max_running_req, max_model_len, num_drafts)),
         ("step temporaries", _temporary_bytes(config, target, proposer, max_model_len)),
     )
 
@@ -122,7 +122,7 @@ def bytes_per_page(target: TargetModel, proposer: Proposer | None) -> int:
 def _temporary_bytes(config: EngineConfig, target: TargetModel, proposer: Proposer | None, max_model_len: int) -> int:
     """Logits of a full verify and what drawing from them takes, activations of a full chunk, one layer's K/V in one piece."""
     shape, kept = target.shape, proposer.kept_row_bytes if proposer else 0
-    rows = config.max_running_req * (1 + (proposer.num_steps if proposer else 0))
+    rows = config.max_running_req * (1 + (proposer.num_drafts if proposer else 0))
     activation_bytes = config.max_prefill_tokens * (shape.layer_values * target.dtype.itemsize + kept)
     gathered = gathered_bytes(max_model_len, shape.num_kv_heads, shape.head_dim, target.dtype.itemsize)
     return logits_bytes(rows, shape.vocab_size, target.dtype.itemsize) + activation_bytes + gathered

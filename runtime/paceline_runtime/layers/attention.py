@@ -1,6 +1,6 @@
 """Attention layers over paged K/V, and what all layers of one forward share.
 
-`attend` is the part that families with other projections (gates, partial rotary) use on their own.
+`attend` is the part that families with other projections (gates, partial rotary) use on their own, once K/V are in place.
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ import torch
 
 from paceline_compat.memory import PAGE_TOKENS
 from paceline_kernels.paged_attention import (
+    PrefillContext,
     VerifyContext,
     prefill_attention,
-    prefill_bias,
+    prefill_context,
     verify_attention,
     verify_context,
-    write_pages,
 )
+from paceline_kernels.place_heads import HeadLayout, HeadNorms, place_heads
 from paceline_kernels.rotary import RotaryTable, apply_rotary
-from paceline_runtime.batch import ForwardBatch
+from paceline_runtime.batch import ForwardBatch, VerifyBatch
 from paceline_runtime.cache.pages import PageStore
 from paceline_runtime.layers.linear import Linear
 from paceline_runtime.layers.norm import RmsNorm
@@ -27,46 +28,38 @@ from paceline_runtime.layers.norm import RmsNorm
 
 @dataclass(frozen=True)
 class AttentionContext:
-    """Built once per forward: rotary table, masks and gather indices of the batch's rows."""
+    """Built once per forward: rotary table, and what attention needs of a verify or of each chunk of a prefill."""
 
     batch: ForwardBatch
     pages: PageStore
     rotary: RotaryTable
     verify: VerifyContext | None
-    biases: tuple[torch.Tensor | None, ...]
+    prefills: tuple[PrefillContext, ...]
 
 
 def attention_context(batch: ForwardBatch, pages: PageStore, rotary: RotaryTable) -> AttentionContext:
     """Prepare a forward; masks are in the dtype of the rotary table, which is the engine's."""
-    dtype, device = rotary.cos.dtype, batch.ids.device
-    verify = None
-    if batch.width:
+    dtype = rotary.cos.dtype
+    if isinstance(batch, VerifyBatch):
         verify = verify_context(batch.page_table, batch.lengths, batch.width, PAGE_TOKENS, dtype)
-    biases = tuple(prefill_bias(chunk.num_tokens, chunk.start, dtype, device) for chunk in batch.chunks)
-    return AttentionContext(batch, pages, rotary, verify, biases)
-
-
-def attend(
-    context: AttentionContext, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float
-) -> torch.Tensor:
-    """Write k, v [N, Hkv, D] to the pages of K/V layer `layer`, then attend with q [N, Hq, D]: [N, Hq, D]."""
-    batch, keys, values = context.batch, context.pages.keys[layer], context.pages.values[layer]
-    write_pages(keys, values, batch.slots, k, v)
-    if batch.width:
-        rows = q.view(-1, batch.width, *q.shape[1:])
-        out = verify_attention(rows, keys, values, batch.page_table, batch.lengths, scale, context=context.verify)
-        return out.flatten(0, 1)
-    parts = [
-        prefill_attention(
-            q[chunk.offset : chunk.offset + chunk.num_tokens],
-            keys,
-            values,
-            batch.page_table[index],
-            chunk.start,
-            scale,
-            bias=context.biases[index],
-        )
+        return AttentionContext(batch, pages, rotary, verify, ())
+    prefills = tuple(
+        prefill_context(batch.page_table[index], chunk.start, chunk.num_tokens, dtype)
         for index, chunk in enumerate(batch.chunks)
+    )
+    return AttentionContext(batch, pages, rotary, None, prefills)
+
+
+def attend(context: AttentionContext, layer: int, q: torch.Tensor, scale: float) -> torch.Tensor:
+    """Attend with q [N, Hq, D] over pages that hold the rows' own K/V: [N, Hq, D]."""
+    batch, keys, values = context.batch, context.pages.keys[layer], context.pages.values[layer]
+    if isinstance(batch, VerifyBatch):
+        assert context.verify is not None
+        rows = q.view(-1, batch.width, *q.shape[1:])
+        return verify_attention(rows, keys, values, context.verify, scale).flatten(0, 1)
+    parts = [
+        prefill_attention(q[chunk.offset : chunk.offset + chunk.num_tokens], keys, values, prefill, scale)
+        for chunk, prefill in zip(batch.chunks, context.prefills, strict=True)
     ]
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
@@ -92,13 +85,22 @@ class Attention:
         self.qkv, self.out, self.layer = qkv, out, layer
         self.num_heads, self.num_kv_heads, self.head_dim = num_heads, num_kv_heads, head_dim
         self.q_norm, self.k_norm = q_norm, k_norm
+        self._layout, self._norms = HeadLayout(num_heads, num_kv_heads, head_dim), None
+        if q_norm is not None and k_norm is not None:
+            self._norms = HeadNorms(q_norm.weight, k_norm.weight, q_norm.eps)
 
     def __call__(self, x: torch.Tensor, context: AttentionContext) -> torch.Tensor:
+        pages = context.pages.keys[self.layer], context.pages.values[self.layer]
+        q = place_heads(self.qkv(x), self._layout, self._norms, context.rotary, *pages, context.batch.cells)
+        return self.out.to_be_added(attend(context, self.layer, q, self.head_dim**-0.5).flatten(1))
+
+    def project(self, x: torch.Tensor, rotary: RotaryTable) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """q, k (normed and rotated) and v of rows x [N, H]: [N, heads, D] each."""
         heads = self.qkv(x).view(x.shape[0], -1, self.head_dim)
         rotated, v = heads.tensor_split((self.num_heads + self.num_kv_heads,), dim=1)
         # q and k are neighbours in the stack, so one rotation serves both.
-        q, k = apply_rotary(self._normed(rotated), context.rotary).tensor_split((self.num_heads,), dim=1)
-        return self.out(attend(context, self.layer, q, k, v, self.head_dim**-0.5).flatten(1))
+        q, k = apply_rotary(self._normed(rotated), rotary).tensor_split((self.num_heads,), dim=1)
+        return q, k, v
 
     def _normed(self, heads: torch.Tensor) -> torch.Tensor:
         if self.q_norm is None or self.k_norm is None:

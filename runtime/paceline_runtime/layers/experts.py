@@ -7,7 +7,7 @@ from torch.nn import functional
 
 from paceline_compat.facts import MoeFacts
 from paceline_runtime.layers.linear import Linear
-from paceline_runtime.layers.mlp import GatedMlp, gated_mlp
+from paceline_runtime.layers.mlp import Mlp, gated_mlp
 from paceline_runtime.layers.parameters import Parameters
 from paceline_runtime.layers.weights.base import WeightStack
 
@@ -23,7 +23,7 @@ class Experts:
         router: Linear,
         gate_up: WeightStack,
         down: WeightStack,
-        shared: GatedMlp,
+        shared: Mlp,
         shared_gate: Linear,
         *,
         num_chosen: int,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from paceline_kernels.place_heads import HeadLayout, HeadNorms, gates, place_heads, split_heads
 from paceline_kernels.rotary import RotaryTable, apply_rotary
 from paceline_runtime.layers.attention import AttentionContext, attend
 from paceline_runtime.layers.linear import Linear
@@ -30,19 +31,22 @@ class GatedAttention:
     ) -> None:
         self.qkv, self.out, self.layer = qkv, out, layer
         self.q_norm, self.k_norm, self.head_dim, self.scale = q_norm, k_norm, head_dim, head_dim**-0.5
-        self._heads = [2 * num_heads, num_kv_heads, num_kv_heads]
+        self._layout = HeadLayout(num_heads, num_kv_heads, head_dim, gated=True)
+        self._norms = HeadNorms(q_norm.weight, k_norm.weight, q_norm.eps)
 
     def __call__(self, x: torch.Tensor, context: AttentionContext) -> torch.Tensor:
-        q, k, v, gate = self.project(x, context.rotary)
-        return self.finish(attend(context, self.layer, q, k, v, self.scale), gate)
+        projected = self.qkv(x)
+        pages = context.pages.keys[self.layer], context.pages.values[self.layer]
+        q = place_heads(projected, self._layout, self._norms, context.rotary, *pages, context.batch.cells)
+        return self.finish(attend(context, self.layer, q, self.scale), gates(projected, self._layout))
 
     def project(self, x: torch.Tensor, rotary: RotaryTable) -> tuple[torch.Tensor, ...]:
         """q, k (normed and rotated), v and the gate of rows x [N, H]: [N, heads, D] each."""
-        doubled, k, v = torch.split(self.qkv(x).view(len(x), -1, self.head_dim), self._heads, dim=1)
-        q, gate = doubled[:, 0::2], doubled[:, 1::2]
+        projected = self.qkv(x)
+        q, k, v = split_heads(projected, self._layout)
         q, k = (apply_rotary(part, rotary) for part in (self.q_norm(q), self.k_norm(k)))
-        return q, k, v, gate
+        return q, k, v, gates(projected, self._layout)
 
     def finish(self, attended: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
-        """Gate and project attended heads [N, heads, D]: [N, H]."""
-        return self.out((attended * gate.sigmoid()).flatten(1))
+        """Gate and project attended heads [N, heads, D], to be added to rows [N, H]."""
+        return self.out.to_be_added((attended * gate.sigmoid()).flatten(1))

@@ -10,16 +10,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-from torch.nn import functional
 
-from paceline_kernels.gated_delta import DeltaRows
+from paceline_kernels.causal_conv import prefill_conv
+from paceline_kernels.delta_step import DeltaMemory, DeltaWeights, decays_and_betas, delta_rows, delta_step, gated_norm
+from paceline_kernels.gated_delta import prefill_delta
 from paceline_kernels.replay import Replay
-from paceline_kernels.rms_norm import rms_norm
-from paceline_runtime.batch import Chunk, ForwardBatch
-from paceline_runtime.cache.gated_delta_states import DeltaShape, GatedDeltaStates, LayerStates, replay_of
+from paceline_runtime.batch import Chunk, ForwardBatch, PrefillBatch, VerifyBatch
+from paceline_runtime.cache.gated_delta_states import GatedDeltaStates, replay_of
 from paceline_runtime.cache.state import StatePool
-from paceline_runtime.layers.causal_conv import CausalConv
-from paceline_runtime.layers.delta_ops import DeltaOps
 from paceline_runtime.layers.linear import Linear
 
 
@@ -30,83 +28,58 @@ class DeltaContext:
     batch: ForwardBatch
     states: GatedDeltaStates
     replay: Replay
-    ops: DeltaOps
 
 
-def delta_context(batch: ForwardBatch, states: StatePool | None, ops: DeltaOps) -> DeltaContext:
+def delta_context(batch: ForwardBatch, states: StatePool | None) -> DeltaContext:
     """Prepare a forward over states that `GatedDeltaStates` holds."""
     assert batch.state is not None, "a hybrid target needs state slots"
     assert isinstance(states, GatedDeltaStates), "states of another family"
-    assert batch.width <= states.journal_rows, f"{batch.width} rows do not fit a journal of {states.journal_rows}"
-    return DeltaContext(batch, states, replay_of(batch.state), ops)
+    if isinstance(batch, VerifyBatch):
+        assert batch.width <= states.journal_rows, f"{batch.width} rows do not fit a journal of {states.journal_rows}"
+    return DeltaContext(batch, states, replay_of(batch.state))
 
 
 class GatedDeltaNet:
     """One layer. `projection` stacks the rows of qkv, z, b and a; `layer` is the index into the states."""
 
-    def __init__(
-        self,
-        shape: DeltaShape,
-        projection: Linear,
-        conv: CausalConv,
-        out: Linear,
-        *,
-        layer: int,
-        log_rate: torch.Tensor,
-        rate_bias: torch.Tensor,
-        norm_weight: torch.Tensor,
-        norm_eps: float,
-    ) -> None:
-        self.shape, self.projection, self.conv, self.out, self.layer = shape, projection, conv, out, layer
-        self.log_rate, self.rate_bias = log_rate, rate_bias
-        self.norm_weight, self.norm_eps = norm_weight, norm_eps
+    def __init__(self, projection: Linear, weights: DeltaWeights, out: Linear, *, layer: int) -> None:
+        self.projection, self.weights, self.out, self.layer = projection, weights, out, layer
 
     def __call__(self, x: torch.Tensor, context: DeltaContext) -> torch.Tensor:
-        shape, states = self.shape, context.states.layers[self.layer]
-        widths = [shape.conv_channels, shape.value_width, shape.num_value_heads, shape.num_value_heads]
-        qkv, z, b, a = torch.split(self.projection(x), widths, dim=-1)
-        log_decay = -self.log_rate.exp() * functional.softplus(a.to(self.log_rate.dtype) + self.rate_bias)
-        beta = b.to(self.log_rate.dtype).sigmoid()
-        compute = self._verify if context.batch.width else self._prefill
-        mixed = compute(qkv, log_decay, beta, states, context)
-        return self.out(self._gated_norm(mixed, z.view(mixed.shape)).flatten(1))
+        projected, memory = self.projection(x), context.states.layers[self.layer]
+        if isinstance(context.batch, VerifyBatch):
+            mixed = delta_step(projected, context.batch.width, self.weights, memory, context.replay)
+        else:
+            mixed = self._prefill(projected, memory, context.batch, context.replay.slots)
+        return self.out.to_be_added(mixed)
 
-    def _verify(
-        self, qkv: torch.Tensor, log_decay: torch.Tensor, beta: torch.Tensor, states: LayerStates, context: DeltaContext
-    ) -> torch.Tensor:
-        width = context.batch.width
-        qkv, log_decay, beta = (x.view(-1, width, x.shape[-1]) for x in (qkv, log_decay, beta))
-        rows = self._rows(self.conv.verify(qkv, states, context.replay, context.ops), log_decay, beta)
-        return context.ops.verify(states.recurrent, states.journal, context.replay, rows).flatten(0, 1)
-
-    def _prefill(
-        self, qkv: torch.Tensor, log_decay: torch.Tensor, beta: torch.Tensor, states: LayerStates, context: DeltaContext
-    ) -> torch.Tensor:
-        outs = []
-        for index, chunk in enumerate(context.batch.chunks):
-            slot, inside = context.replay.slots[index : index + 1], slice(chunk.offset, chunk.offset + chunk.num_tokens)
-            convolved = self.conv.prefill(qkv[inside], states, slot, chunk)
-            state = states.recurrent.index_select(0, slot)[0]
+    def _prefill(self, projected: torch.Tensor, memory: DeltaMemory, batch: PrefillBatch, slots: torch.Tensor) -> torch.Tensor:
+        weights, outs = self.weights, []
+        qkv, z, b, a = torch.split(projected, weights.widths, dim=-1)
+        log_decay, beta = decays_and_betas(a, b, weights)
+        for index, chunk in enumerate(batch.chunks):
+            slot, inside = slots[index : index + 1], slice(chunk.offset, chunk.offset + chunk.num_tokens)
+            convolved = _prefill_conv(qkv[inside], weights.conv, memory, slot, chunk)
+            state = memory.recurrent.index_select(0, slot)[0]
             for start, end, snapshot in _segments(chunk):
-                rows = self._rows(convolved[start:end], log_decay[inside][start:end], beta[inside][start:end])
-                out, state = context.ops.prefill(rows, state)
+                rows = delta_rows(convolved[start:end], log_decay[inside][start:end], beta[inside][start:end], weights)
+                out, state = prefill_delta(rows, state)
                 outs.append(out)
                 if snapshot:
-                    states.recurrent[snapshot] = state
-            states.recurrent.index_copy_(0, slot, state[None])
-        return torch.cat(outs)
+                    memory.recurrent[snapshot] = state
+            memory.recurrent.index_copy_(0, slot, state[None])
+        mixed = torch.cat(outs)
+        return gated_norm(mixed, z.reshape(mixed.shape), weights)
 
-    def _rows(self, qkv: torch.Tensor, log_decay: torch.Tensor, beta: torch.Tensor) -> DeltaRows:
-        shape = self.shape
-        q, k, v = torch.split(qkv, [shape.key_width, shape.key_width, shape.value_width], dim=-1)
-        q, k = (x.view(*x.shape[:-1], shape.num_key_heads, shape.key_dim) for x in (q, k))
-        return DeltaRows(q, k, v.view(*v.shape[:-1], shape.num_value_heads, shape.value_dim), log_decay, beta)
 
-    def _gated_norm(self, mixed: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
-        """An ordinary norm of each head, its weight not zero-centred, times SiLU of the gate: [N, Hv, Dv]."""
-        wide = self.norm_weight.dtype
-        normed = rms_norm(mixed.to(wide), self.norm_weight, self.norm_eps)
-        return (normed * functional.silu(gate.to(wide))).to(mixed.dtype)
+def _prefill_conv(x: torch.Tensor, weight: torch.Tensor, memory: DeltaMemory, slot: torch.Tensor, chunk: Chunk) -> torch.Tensor:
+    """One request's rows x [T, C] convolved from the state of `slot` int64 [1], which moves to their end."""
+    ends = (*(tokens for tokens, _ in chunk.snapshots), chunk.num_tokens)
+    out, found = prefill_conv(memory.conv.index_select(0, slot)[0], x, weight, ends)
+    for (_, snapshot), state in zip(chunk.snapshots, found, strict=False):
+        memory.conv[snapshot] = state
+    memory.conv.index_copy_(0, slot, found[-1][None])
+    return out
 
 
 def _segments(chunk: Chunk) -> Iterator[tuple[int, int, int]]:

@@ -30,6 +30,10 @@ class Linear:
             first += weight.shape[0]
         return Linear(*parts, bias=None if self.bias is None else self.bias[start:stop], split=self.split)
 
+    def to_be_added(self, x: torch.Tensor) -> torch.Tensor:
+        """What the norm after this layer adds to the residual stream: rows [N, outputs], or parts [P, N, outputs] of them."""
+        return self.weights[0].matmul_to_add(x) if len(self.weights) == 1 and self.bias is None else self(x)
+
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         outputs = [weight.matmul(x, bias) for weight, bias in zip(self.weights, self._biases, strict=True)]
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=-1)

@@ -12,6 +12,7 @@ from itertools import groupby
 
 import torch
 
+from paceline_kernels.skinny_linear import NO_TILES, shipped_tiles
 from paceline_runtime.layers.linear import Linear
 from paceline_runtime.layers.norm import RmsNorm
 from paceline_runtime.layers.weights.base import Place, Storage, Weight, WeightStack
@@ -22,9 +23,10 @@ StorageOf = Callable[[str], Storage]
 """How a checkpoint stores the matrix of the module with this name."""
 
 
-def all_dense(name: str) -> Storage:
-    """Plain values, every module."""
-    return Dense()
+def all_dense(device: torch.device) -> StorageOf:
+    """Plain values, every module; their products are cut as was measured on this device."""
+    tiles = shipped_tiles(torch.cuda.get_device_name(device)) if device.type == "cuda" else NO_TILES
+    return lambda name: Dense(tiles)
 
 
 class Parameters:
@@ -36,9 +38,10 @@ class Parameters:
     """
 
     def __init__(
-        self, dtype: torch.dtype, device: torch.device, *, shard: Shard | None = None, storage_of: StorageOf = all_dense
+        self, dtype: torch.dtype, device: torch.device, *, shard: Shard | None = None, storage_of: StorageOf | None = None
     ) -> None:
-        self.dtype, self.device, self.shard, self.storage_of = dtype, device, shard or Shard(), storage_of
+        self.dtype, self.device, self.shard = dtype, device, shard or Shard()
+        self.storage_of = storage_of or all_dense(device)
         self.places: dict[str, Place] = {}
         self.copies: dict[str, Place] = {}
         self.ignored: list[str] = []
@@ -74,6 +77,25 @@ class Parameters:
         """
         offsets = self._biases(parts) if bias else None
         return Linear(*self._weights(parts, columns), bias=offsets, split=split)
+
+    def interleaves(self, first: str, second: str) -> bool:
+        """Whether the rows of two modules are to lie in turn: where a GPU multiplies plain 16-bit values."""
+        is_fast = self.device.type == "cuda" and self.dtype in (torch.float16, torch.bfloat16)
+        return is_fast and self.storage_of(first) == self.storage_of(second) == Dense()
+
+    def interleaved(
+        self, first: str, second: str, rows: int, columns: int, *, bias: bool = False
+    ) -> tuple[Weight, torch.Tensor | None]:
+        """A matrix [2 * rows, columns] whose even rows are one module's and whose odd rows are another's, and their biases."""
+        weight = self.storage_of(first).empty(2 * rows, columns, self.dtype, self.device)
+        self._allocated_bytes += weight.num_bytes
+        offsets = self._allocate((2 * rows,), None) if bias else None
+        for start, name in enumerate((first, second)):
+            every = slice(start, None, 2)
+            self.places |= weight.take(every).places(name)
+            if offsets is not None:
+                self.places[f"{name}.bias"] = DensePlace(offsets[every])
+        return weight, offsets
 
     def stack(self, name: str, singles: Sequence[Mapping[str, int]], columns: int) -> WeightStack:
         """One matrix for each of `singles`, whose consecutive rows are its modules' (`name: rows`).

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import torch
 
@@ -19,13 +20,18 @@ _LISTED = 20
 
 def check_tensors(checkpoint: Checkpoint, parameters: Parameters) -> None:
     """Compare names and shapes, before anything is read. Raises MetadataError that lists every difference."""
+    tensors = tuple(tensor for tensor in checkpoint.tensors if not parameters.is_ignored(tensor.name))
+    check_shapes(replace(checkpoint, tensors=tensors), {name: place.shape for name, place in parameters.places.items()})
+
+
+def check_shapes(checkpoint: Checkpoint, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """The same with what is wanted as names and shapes."""
     stored = {tensor.name: tensor.shape for tensor in checkpoint.tensors}
-    places = {name: place.shape for name, place in parameters.places.items()}
-    problems = [f"missing {name} {list(shape)}" for name, shape in places.items() if name not in stored]
-    problems += [f"surplus {n} {list(s)}" for n, s in stored.items() if n not in places and not parameters.is_ignored(n)]
+    problems = [f"missing {name} {list(shape)}" for name, shape in shapes.items() if name not in stored]
+    problems += [f"surplus {name} {list(shape)}" for name, shape in stored.items() if name not in shapes]
     problems += [
         f"{name} is {list(stored[name])} and must be {list(shape)}"
-        for name, shape in places.items()
+        for name, shape in shapes.items()
         if stored.get(name, shape) != shape
     ]
     if problems:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,13 @@ def open_folder(path: Path, *, config_only: bool = False) -> Checkpoint:
     config = _read_config(path)
     infos = {} if config_only else read_folder(LocalFolder(path))
     _check_dtypes(path, infos)
-    in_file_order = sorted(infos.values(), key=lambda info: (info.file, info.offset))
-    tensors = tuple(StoredTensor(i.name, i.shape, i.num_bytes, functools.partial(_read, i)) for i in in_file_order)
-    return Checkpoint(str(path), _architecture(path, config), config, tensors)
+    return Checkpoint(str(path), _architecture(path, config), config, stored_tensors(infos))
+
+
+def stored_tensors(infos: Mapping[str, TensorInfo]) -> tuple[StoredTensor, ...]:
+    """Tensors by the names that they are to have, in the order of the files."""
+    in_file_order = sorted(infos.items(), key=lambda item: (item[1].file, item[1].offset))
+    return tuple(StoredTensor(name, i.shape, i.num_bytes, functools.partial(_read, i)) for name, i in in_file_order)
 
 
 def _read(info: TensorInfo, device: torch.device) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""What the engine asks of a target model. Implemented by the family modules, called by the executor and by proposers.
+"""What the engine asks of a target model. Implemented by the family modules, called by the device's programs and by proposers.
 
 Refuses to know about requests, sampling and speculation: rows in, hidden states and logits out.
 """

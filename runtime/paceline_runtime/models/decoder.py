@@ -22,6 +22,7 @@ from paceline_runtime.layers.parameters import Parameters
 from paceline_runtime.layers.rotary import Rope, Rotary, read_rope
 from paceline_runtime.models.base import FeatureSink, ModelShape, TargetMemory
 from paceline_runtime.models.config import NORM_EPS, ConfigReader
+from paceline_runtime.models.residual import Stream, through_layers
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ def _read_rope(reader: ConfigReader, config: Mapping[str, Any], head_dim: int) -
 
 
 class DecoderLayer:
-    """One layer: the residual stream [N, H] in, the residual stream out."""
+    """One layer: the residual stream [N, H], and what is still to be added to it, in and out."""
 
     def __init__(self, config: DecoderConfig, index: int, parameters: Parameters) -> None:
         name, hidden, eps = f"model.layers.{index}", config.hidden_size, config.norm_eps
@@ -100,9 +101,10 @@ class DecoderLayer:
         self.mlp_norm = parameters.norm(f"{name}.post_attention_layernorm", hidden, eps)
         self.mlp = gated_mlp(parameters, f"{name}.mlp", hidden, config.intermediate_size, bias=config.mlp_bias)
 
-    def __call__(self, hidden: torch.Tensor, context: AttentionContext) -> torch.Tensor:
-        hidden = hidden + self.attention(self.attention_norm(hidden), context)
-        return hidden + self.mlp(self.mlp_norm(hidden))
+    def __call__(self, hidden: torch.Tensor, added: torch.Tensor | None, context: AttentionContext) -> Stream:
+        hidden, x = self.attention_norm.add(hidden, added)
+        hidden, x = self.mlp_norm.add(hidden, self.attention(x, context))
+        return hidden, self.mlp.to_be_added(x)
 
 
 def _attention(config: DecoderConfig, index: int, parameters: Parameters) -> Attention:
@@ -147,12 +149,7 @@ class DenseDecoder:
     def forward(self, batch: ForwardBatch, memory: TargetMemory, sink: FeatureSink | None = None) -> torch.Tensor:
         """Run all layers over the batch's rows: [N, H], the final norm applied. Writes K/V of the rows."""
         context = attention_context(batch, memory.pages, self._rotary.table(batch.positions))
-        hidden = self._embedding.rows(batch.ids)
-        for index, layer in enumerate(self._layers):
-            hidden = layer(hidden, context)
-            if sink is not None and sink.wants(index):
-                sink.layer_output(index, hidden)
-        return self._norm(hidden)
+        return through_layers(self._layers, self._embedding.rows(batch.ids), context, self._norm, sink)
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
         """Input embeddings [..., H] of ids [...]."""

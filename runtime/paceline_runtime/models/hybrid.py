@@ -12,11 +12,10 @@ from dataclasses import dataclass
 import torch
 
 from paceline_compat.activations import attention_values, delta_values, layer_values
+from paceline_kernels.delta_step import DeltaWeights
 from paceline_runtime.batch import ForwardBatch
 from paceline_runtime.cache.gated_delta_states import GatedDeltaStates, state_dtype
 from paceline_runtime.layers.attention import AttentionContext, attention_context
-from paceline_runtime.layers.causal_conv import CausalConv
-from paceline_runtime.layers.delta_ops import ops_for
 from paceline_runtime.layers.gated_attention import GatedAttention
 from paceline_runtime.layers.gated_delta import DeltaContext, GatedDeltaNet, delta_context
 from paceline_runtime.layers.linear import Linear
@@ -24,9 +23,10 @@ from paceline_runtime.layers.parameters import Parameters
 from paceline_runtime.layers.rotary import Rotary
 from paceline_runtime.models.base import FeatureSink, ModelShape, TargetMemory
 from paceline_runtime.models.hybrid_config import FULL, HybridConfig
+from paceline_runtime.models.residual import Stream, through_layers
 
 Mlp = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""Rows [N, H] and which of them are active bool [N], to rows [N, H]."""
+"""Rows [N, H] and which of them are active bool [N], to what is added to rows [N, H], perhaps in parts."""
 MakeMlp = Callable[[str, Parameters], Mlp]
 """Builds the MLP whose tensors' names begin with the given name."""
 
@@ -44,7 +44,7 @@ Mixer = Callable[[torch.Tensor, HybridContext], torch.Tensor]
 
 
 class HybridLayer:
-    """One layer: the residual stream [N, H] in, the residual stream out."""
+    """One layer: the residual stream [N, H], and what is still to be added to it, in and out."""
 
     def __init__(self, config: HybridConfig, name: str, mixer: Mixer, make_mlp: MakeMlp, parameters: Parameters) -> None:
         self.mixer_norm, self.mlp_norm = (
@@ -53,9 +53,10 @@ class HybridLayer:
         )
         self.mixer, self.mlp = mixer, make_mlp(f"{name}.mlp", parameters)
 
-    def __call__(self, hidden: torch.Tensor, context: HybridContext) -> torch.Tensor:
-        hidden = hidden + self.mixer(self.mixer_norm(hidden), context)
-        return hidden + self.mlp(self.mlp_norm(hidden), context.active)
+    def __call__(self, hidden: torch.Tensor, added: torch.Tensor | None, context: HybridContext) -> Stream:
+        hidden, x = self.mixer_norm.add(hidden, added)
+        hidden, x = self.mlp_norm.add(hidden, self.mixer(x, context))
+        return hidden, self.mlp(x, context.active)
 
 
 def attention_layer(config: HybridConfig, name: str, kv_layer: int, make_mlp: MakeMlp, parameters: Parameters) -> HybridLayer:
@@ -95,15 +96,20 @@ def _delta(config: HybridConfig, name: str, layer: int, parameters: Parameters) 
     rows = {"qkv": shape.conv_channels, "z": shape.value_width, "b": shape.num_value_heads, "a": shape.num_value_heads}
     projections = {f"{name}.in_proj_{part}": size for part, size in rows.items()}
     return GatedDeltaNet(
-        shape,
         parameters.linear(projections, config.hidden_size, split="rows"),
-        CausalConv(parameters.tensor(f"{name}.conv1d.weight", shape.conv_channels, 1, shape.conv_size)),
+        DeltaWeights(
+            conv=parameters.tensor(f"{name}.conv1d.weight", shape.conv_channels, 1, shape.conv_size)[:, 0],
+            log_rate=parameters.tensor(f"{name}.A_log", shape.num_value_heads, dtype=wide),
+            rate_bias=parameters.tensor(f"{name}.dt_bias", shape.num_value_heads, dtype=wide),
+            norm=parameters.tensor(f"{name}.norm.weight", shape.value_dim, dtype=wide),
+            norm_eps=config.norm_eps,
+            num_key_heads=shape.num_key_heads,
+            num_value_heads=shape.num_value_heads,
+            key_dim=shape.key_dim,
+            value_dim=shape.value_dim,
+        ),
         parameters.linear({f"{name}.out_proj": config.hidden_size}, shape.value_width, split="columns"),
         layer=layer,
-        log_rate=parameters.tensor(f"{name}.A_log", shape.num_value_heads, dtype=wide),
-        rate_bias=parameters.tensor(f"{name}.dt_bias", shape.num_value_heads, dtype=wide),
-        norm_weight=parameters.tensor(f"{name}.norm.weight", shape.value_dim, dtype=wide),
-        norm_eps=config.norm_eps,
     )
 
 
@@ -115,7 +121,6 @@ class HybridDecoder:
         self.shape = _shape(config, parameters.dtype, mlp_values)
         self.dtype, self.device, self._parameters = parameters.dtype, parameters.device, parameters
         self.rotary = Rotary(config.rope, parameters.dtype, parameters.device)
-        self._ops = ops_for(parameters.device, parameters.dtype)
         self._make_ends(config, parameters)
         self._layers = _layers(config, make_mlp, parameters)
         self._norm = parameters.norm(f"{config.prefix}.norm", config.hidden_size, config.norm_eps, zero_centred=True)
@@ -124,13 +129,8 @@ class HybridDecoder:
     def forward(self, batch: ForwardBatch, memory: TargetMemory, sink: FeatureSink | None = None) -> torch.Tensor:
         """Run all layers over the batch's rows: [N, H], the final norm applied. Writes K/V, states and journals."""
         attention = attention_context(batch, memory.pages, self.rotary.table(batch.positions))
-        context = HybridContext(batch.active, attention, delta_context(batch, memory.states, self._ops))
-        hidden = self._embedding.rows(batch.ids)
-        for index, layer in enumerate(self._layers):
-            hidden = layer(hidden, context)
-            if sink is not None and sink.wants(index):
-                sink.layer_output(index, hidden)
-        return self._norm(hidden)
+        context = HybridContext(batch.active, attention, delta_context(batch, memory.states))
+        return through_layers(self._layers, self._embedding.rows(batch.ids), context, self._norm, sink)
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
         """Input embeddings [..., H] of ids [...]."""

@@ -24,7 +24,7 @@ def build(config: Mapping[str, Any], parameters: Parameters) -> HybridDecoder:
         mlp = gated_mlp(parameters, name, hybrid.hidden_size, inner)
 
         def every_row(x: torch.Tensor, active: torch.Tensor) -> torch.Tensor:
-            return mlp(x)
+            return mlp.to_be_added(x)
 
         return every_row
 

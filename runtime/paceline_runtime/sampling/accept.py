@@ -31,7 +31,7 @@ class Accepted:
 
     @classmethod
     def of(cls, parts: Sequence[Accepted]) -> Accepted:
-        """The verdicts on parts of a batch as one."""
+        """What was accepted of the parts of a batch, as one."""
         return cls(torch.cat([part.run for part in parts]), torch.cat([part.num_tokens for part in parts]))
 
 
@@ -39,14 +39,14 @@ def accept_drafts(
     greedy_tokens: torch.Tensor,
     dist: Distribution | None,
     proposal: Proposal,
-    num_drafts: torch.Tensor,
+    num_verified: torch.Tensor,
     lengths: torch.Tensor,
     params: RowParams,
 ) -> Accepted:
     """Verify B blocks of W = 1 + k rows.
 
     greedy_tokens int64 [B, W]: argmax of each row; dist: p of each row, None when every row is greedy;
-    num_drafts int64 [B]: leading drafts that were verified; lengths int64 [B]: position of the pending token, so that row j
+    num_verified int64 [B]: leading drafts that were verified; lengths int64 [B]: position of the pending token, so that row j
     decides the token at position lengths + 1 + j.
     """
     drafts = proposal.tokens
@@ -56,11 +56,11 @@ def accept_drafts(
         sampled = _accept_sampled(dist, proposal, lengths, params)
         accepted = torch.where(params.greedy[:, None], accepted, sampled)
     steps = torch.arange(width - 1, device=drafts.device)
-    accepted = accepted & (steps < num_drafts[:, None])
+    accepted = accepted & (steps < num_verified[:, None])
     num_accepted = accepted.to(torch.int64).cumprod(1).sum(1)
     last = greedy_tokens.gather(1, num_accepted[:, None])
     if dist is not None:
-        drawn = _draw_last(dist, proposal, num_accepted, num_drafts, lengths, params)
+        drawn = _draw_last(dist, proposal, num_accepted, num_verified, lengths, params)
         last = torch.where(params.greedy[:, None], last, drawn[:, None])
     run = torch.cat([drafts, last], dim=1).scatter(1, num_accepted[:, None], last)
     return Accepted(run, num_accepted + 1)
@@ -90,7 +90,7 @@ def _draw_last(
     dist: Distribution,
     proposal: Proposal,
     num_accepted: torch.Tensor,
-    num_drafts: torch.Tensor,
+    num_verified: torch.Tensor,
     lengths: torch.Tensor,
     params: RowParams,
 ) -> torch.Tensor:
@@ -98,7 +98,7 @@ def _draw_last(
     index = num_accepted[:, None, None].expand(-1, 1, dist.ids.shape[-1])
     ids, p = dist.ids.gather(1, index)[:, 0], dist.probs.gather(1, index)[:, 0]
     if proposal.tokens.shape[1]:
-        rejected = num_accepted < num_drafts
+        rejected = num_accepted < num_verified
         q = _q_at(ids, proposal, num_accepted, is_whole=dist.is_whole)
         residual = (p - q.to(p.dtype)).clamp(min=0.0)
         usable = rejected & (residual.sum(-1) > 0)  # NaN compares false

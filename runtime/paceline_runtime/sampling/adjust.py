@@ -18,19 +18,16 @@ def adjust_logits(
     history int64 [B, L]: committed ids, of which positions 0..lengths[b] count (the pending token is the last);
     drafts int64 [B, W - 1]. The order is the usual one: repetition (Keskar 2019), then presence and frequency, then bias.
     """
-    if params.presence is not None:
-        assert params.frequency is not None
-        assert params.repetition is not None
+    if params.variant.has_penalties:
         outputs, seen = _token_counts(logits, params, history, lengths, drafts)
         factor = params.repetition[:, None, None].to(logits.dtype)
         repeated = torch.where(logits > 0, logits / factor, logits * factor)
         logits = torch.where(seen, repeated, logits)
         logits = logits - params.frequency[:, None, None].to(logits.dtype) * outputs
         logits = logits - params.presence[:, None, None].to(logits.dtype) * (outputs > 0)
-    if params.bias is not None:
-        rows, tokens, values = params.bias
+    if params.variant.num_biases:
         dense = torch.zeros((logits.shape[0], logits.shape[2]), dtype=logits.dtype, device=logits.device)
-        dense.index_put_((rows, tokens), values.to(logits.dtype))
+        dense.scatter_add_(1, params.bias_ids, params.bias_values.to(logits.dtype))
         logits = logits + dense[:, None]
     return logits
 

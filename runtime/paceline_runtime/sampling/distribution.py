@@ -30,7 +30,7 @@ def distribution(logits: torch.Tensor, params: RowParams) -> Distribution:
     Ids are listed likeliest first and ties by id, so what top-k keeps does not depend on how many ids are listed.
     """
     temperature = params.temperature.clamp(min=1e-5)[:, None, None]
-    values, ids = _ordered(logits, params.support)
+    values, ids = _ordered(logits, params.variant.support)
     probs = torch.softmax(_mask_top_k(values.to(torch.float64).div_(temperature), params.top_k), dim=-1)
     before = probs.cumsum(-1).sub_(probs)
     keep = (before < params.top_p[:, None, None]) & (probs >= params.min_p[:, None, None] * probs[..., :1])

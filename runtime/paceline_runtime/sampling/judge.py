@@ -1,10 +1,13 @@
-"""From the logits of a verify to its verdict, a few requests at a time.
+"""From the logits of a verify to what is accepted, a few requests at a time.
 
-Called by the executor inside a launch: nothing is read back. Penalties, filters and sums take many copies of the logits, so
-they are made of at most `VERIFY_ROWS_AT_ONCE` rows at once, which is what the memory plan counts with.
+Called by the device's programs inside a launch: nothing is read back. Penalties, filters and sums take many copies of the
+logits, so they are made of at most `VERIFY_ROWS_AT_ONCE` rows at once, which is what the memory plan counts with.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 
@@ -16,29 +19,45 @@ from paceline_runtime.sampling.row_params import RowParams
 from paceline_runtime.speculative.base import Proposal
 
 
-def judge(
-    logits: torch.Tensor,
-    proposal: Proposal,
-    num_drafts: torch.Tensor,
-    history: torch.Tensor,
-    rows: torch.Tensor,
-    lengths: torch.Tensor,
-    params: RowParams,
-) -> Accepted:
-    """The verdict on each of B requests; penalties and bias are put into `logits` [B, W, V] in place.
+@dataclass(frozen=True)
+class Texts:
+    """The committed texts of B requests.
 
-    history int64 [R, L] over all request rows; rows int64 [B], those of the batch; the others as `accept_drafts` takes them.
+    history int64 [S, L], ids by seat; seats int64 [B]; lengths int64 [B], position of each one's pending token, its last
     """
-    num_at_once = max(1, VERIFY_ROWS_AT_ONCE // logits.shape[1])
-    if (params.adjusts or params.any_sampled) and len(rows) > num_at_once:
-        verdicts = []
-        for start in range(0, len(rows), num_at_once):
-            part = slice(start, min(start + num_at_once, len(rows)))
-            some, drafts = params.part(start, part.stop), proposal.part(start, part.stop)
-            verdicts.append(judge(logits[part], drafts, num_drafts[part], history, rows[part], lengths[part], some))
-        return Accepted.of(verdicts)
-    if params.adjusts:
-        texts = history[rows] if params.presence is not None else history[:0]
-        logits.copy_(adjust_logits(logits, params, texts, lengths, proposal.tokens))
-    dist = distribution(logits, params) if params.any_sampled else None
-    return accept_drafts(logits.argmax(-1), dist, proposal, num_drafts, lengths, params)
+
+    history: torch.Tensor
+    seats: torch.Tensor
+    lengths: torch.Tensor
+
+    def part(self, start: int, end: int) -> Texts:
+        """The requests from `start` to before `end`."""
+        return Texts(self.history, self.seats[start:end], self.lengths[start:end])
+
+
+class Accept(Protocol):
+    """Decides what a verify commits. `judge`, or what a measurement or a test puts in its place."""
+
+    def __call__(
+        self, logits: torch.Tensor, proposal: Proposal, num_verified: torch.Tensor, texts: Texts, params: RowParams
+    ) -> Accepted:
+        """What is accepted of each of B requests; penalties and bias are put into `logits` [B, W, V] in place.
+
+        `num_verified` int64 [B] counts the leading drafts that were verified.
+        """
+        ...
+
+
+def judge(logits: torch.Tensor, proposal: Proposal, num_verified: torch.Tensor, texts: Texts, params: RowParams) -> Accepted:
+    """The `Accept` that keeps the target's own distribution."""
+    num_requests, num_at_once = len(texts.seats), max(1, VERIFY_ROWS_AT_ONCE // logits.shape[1])
+    if (params.variant.adjusts or params.variant.is_sampled) and num_requests > num_at_once:
+        parts = [(start, min(start + num_at_once, num_requests)) for start in range(0, num_requests, num_at_once)]
+        return Accepted.of(
+            [judge(logits[a:b], proposal.part(a, b), num_verified[a:b], texts.part(a, b), params.part(a, b)) for a, b in parts]
+        )
+    if params.variant.adjusts:
+        history = texts.history[texts.seats] if params.variant.has_penalties else texts.history[:0]
+        logits.copy_(adjust_logits(logits, params, history, texts.lengths, proposal.tokens))
+    dist = distribution(logits, params) if params.variant.is_sampled else None
+    return accept_drafts(logits.argmax(-1), dist, proposal, num_verified, texts.lengths, params)

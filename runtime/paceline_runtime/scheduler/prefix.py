@@ -15,8 +15,8 @@ from hashlib import blake2b
 from itertools import count
 
 from paceline_compat.memory import PAGE_TOKENS
+from paceline_runtime.scheduler.number_pool import NumberPool
 from paceline_runtime.scheduler.pages import PagePool
-from paceline_runtime.scheduler.slots import SlotPool
 
 _HASH_BYTES = 16
 _PAGES_PER_UNIT_OF_COST = 2
@@ -47,7 +47,7 @@ class PrefixCache:
     same clock, which they move too: they run out where pages never do.
     """
 
-    def __init__(self, pages: PagePool, snapshots: SlotPool) -> None:
+    def __init__(self, pages: PagePool, snapshots: NumberPool) -> None:
         self._pages = pages
         self._snapshots = snapshots
         self._nodes: dict[bytes, Node] = {}

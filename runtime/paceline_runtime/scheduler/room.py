@@ -24,7 +24,7 @@ class SchedulerConfig:
     num_pages: int
     max_running: int
     max_model_len: int
-    num_steps: int
+    num_drafts: int
     max_steps_in_flight: int = 1
     num_state_slots: int = 0
     use_prefix_cache: bool = True
@@ -66,17 +66,17 @@ class Room:
         promised = sum(
             max(0, pages_for(other.num_to_prefill) - len(other.pages)) for other in running if other.phase is Phase.PREFILL
         )
-        needed = pages_for(min(request.num_to_prefill + 1 + self._config.num_steps, self._config.max_model_len))
+        needed = pages_for(min(request.num_to_prefill + 1 + self._config.num_drafts, self._config.max_model_len))
         return needed - len(hit) + promised <= available
 
     def _pages_at_most(self, total_tokens: int) -> int:
         """Pages a request of `total_tokens` may hold at once, with what its steps in flight could write."""
-        ahead = self._config.max_steps_in_flight * (1 + self._config.num_steps)
+        ahead = self._config.max_steps_in_flight * (1 + self._config.num_drafts)
         return pages_for(min(total_tokens + ahead, self._config.max_model_len))
 
     def decode_upper(self, request: Request) -> int:
         """Tokens that may be in the cache once the next decode step has run."""
-        ahead = (request.num_in_flight + 1) * (1 + self._config.num_steps)
+        ahead = (request.num_in_flight + 1) * (1 + self._config.num_drafts)
         return min(request.num_computed + ahead, self._config.max_model_len)
 
     def affordable_end(self, request: Request) -> int:

@@ -13,34 +13,27 @@ from dataclasses import dataclass
 
 from paceline_compat.memory import PAGE_TOKENS
 from paceline_runtime.scheduler.ends import Cut, cut_run
+from paceline_runtime.scheduler.number_pool import NumberPool
 from paceline_runtime.scheduler.pages import PagePool
 from paceline_runtime.scheduler.prefix import PrefixCache
-from paceline_runtime.scheduler.request import (
-    DecodeRow,
-    Phase,
-    PrefillRow,
-    Request,
-    RowResult,
-    Start,
-    StepPlan,
-    StepResult,
-)
+from paceline_runtime.scheduler.request import Phase, Request
 from paceline_runtime.scheduler.room import Room, SchedulerConfig
 from paceline_runtime.scheduler.seats import Seats
-from paceline_runtime.scheduler.slots import SlotPool
 from paceline_runtime.scheduler.snapshots import Snapshots
+from paceline_runtime.step import DecodeRow, PrefillRow, RowResult, Start, StepPlan, StepResult, Variant
 from paceline_runtime.text.detokenizer import Decode
 from paceline_runtime.text.stream import TextStream
 
 
 @dataclass(frozen=True)
 class Commit:
-    """What a step's results changed for one request."""
+    """What a step's results changed for one request: those of a verify, or of its prompt's last chunk."""
 
     request: Request
     token_ids: tuple[int, ...]
     cut: Cut
     result: RowResult
+    is_verify: bool
 
 
 class MustDrainError(Exception):
@@ -53,7 +46,7 @@ class Scheduler:
     def __init__(self, config: SchedulerConfig, decode: Decode | None = None) -> None:
         self.config = config
         self.pages = PagePool(config.num_pages)
-        state_slots = SlotPool(max(config.num_state_slots, 1))
+        state_slots = NumberPool(max(config.num_state_slots, 1))
         self.prefix = PrefixCache(self.pages, state_slots)
         self.room = Room(config, self.pages, self.prefix)
         self.snapshots = Snapshots(self.prefix, state_slots, enabled=config.num_state_slots > 0)
@@ -62,6 +55,7 @@ class Scheduler:
         self.num_preemptions = 0
         self.decode = decode
         self._by_id: dict[str, Request] = {}
+        self._last_plan = 0
 
     def count_from(self, before: Scheduler) -> None:
         """Go on with the counts of the scheduler that this one replaces: they only grow."""
@@ -86,7 +80,7 @@ class Scheduler:
 
     @property
     def running(self) -> list[Request]:
-        """Requests that sit in a row, oldest first."""
+        """Requests that have a seat, oldest first."""
         return self.seats.running
 
     @property
@@ -110,24 +104,29 @@ class Scheduler:
 
         Raises MustDrainError (nothing changed) when pages ran out while steps are in flight.
         """
+        self._last_plan += 1
         decode = self._plan_decode()
         starts, prefill = self._plan_prefill(prefill_budget)
-        for row in decode:
-            row.request.num_in_flight += 1
-        for chunk in prefill:
-            self._launch_chunk(chunk)
+        for request, _ in decode:
+            request.num_in_flight += 1
+        for request, chunk in prefill:
+            _launch_chunk(request, chunk)
         return StepPlan(
+            number=self._last_plan,
             flushes=self.snapshots.take_flushes(),
             released=self.seats.take_released(),
             starts=tuple(starts),
-            decode=tuple(decode),
-            prefill=tuple(prefill),
-            depth=self.config.num_steps if depth is None else depth,
+            pages=self.seats.tell_pages(request for request, _ in (*decode, *prefill)),
+            decode=tuple(row for _, row in decode),
+            prefill=tuple(chunk for _, chunk in prefill),
+            depth=self.config.num_drafts if depth is None else depth,
+            decode_variant=Variant.together(request.variant for request, _ in decode),
+            draw_variant=Variant.together(request.variant for request, chunk in prefill if chunk.samples),
         )
 
-    def _plan_decode(self) -> list[DecodeRow]:
+    def _plan_decode(self) -> list[tuple[Request, DecodeRow]]:
         decoding = [request for request in self.running if request.phase is Phase.DECODE]
-        planned: list[DecodeRow] = []
+        planned: list[tuple[Request, DecodeRow]] = []
         for request in decoding:  # oldest first: the newest give way
             if request.phase is not Phase.DECODE:
                 continue
@@ -137,33 +136,33 @@ class Scheduler:
                     break
             else:
                 target = self.snapshots.decode_target(request)
-                planned.append(DecodeRow(request, request.row, tuple(request.pages), request.state_slot, target))
-        return [row for row in planned if row.request.phase is Phase.DECODE]
+                planned.append((request, DecodeRow(request.seat, len(request.pages), target)))
+        return [(request, row) for request, row in planned if request.phase is Phase.DECODE]
 
-    def _plan_prefill(self, budget: int) -> tuple[list[Start], list[PrefillRow]]:
+    def _plan_prefill(self, budget: int) -> tuple[list[Start], list[tuple[Request, PrefillRow]]]:
         starts: list[Start] = []
-        chunks: list[PrefillRow] = []
+        chunks: list[tuple[Request, PrefillRow]] = []
         for request in self._prefillable(starts):
             if budget <= 0:
                 break
             chunk = self._next_chunk(request, budget)
             if chunk is None:
                 break
-            chunks.append(chunk)
+            chunks.append((request, chunk))
             budget -= chunk.num_tokens
         return starts, chunks
 
     def _prefillable(self, starts: list[Start]) -> Iterator[Request]:
-        """Running requests with prompt tokens left, then waiting ones as rows and pages allow, first come first served."""
+        """Running requests with prompt tokens left, then waiting ones as seats and pages allow, first come first served."""
         yield from [request for request in self.running if request.phase is Phase.PREFILL]
         while self.waiting and self.seats.can_enter:
-            start = self.seats.enter(self.waiting[0])
+            start = self.seats.enter(self.waiting[0], self._last_plan)
             if start is None:
                 return
-            self.waiting.popleft()
+            request = self.waiting.popleft()
             starts.append(start)
-            if start.request.phase is Phase.PREFILL:
-                yield start.request
+            if request.phase is Phase.PREFILL:
+                yield request
 
     def _next_chunk(self, request: Request, budget: int) -> PrefillRow | None:
         start, total = request.num_computed, request.num_to_prefill
@@ -173,23 +172,14 @@ class Scheduler:
         if end <= start or not self.room.reserve(request, end):
             return None
         return PrefillRow(
-            request,
-            request.row,
-            start,
-            end - start,
+            seat=request.seat,
+            start=start,
+            num_tokens=end - start,
             is_last=end == total,
             samples=end == total and not request.num_outputs,
-            pages=tuple(request.pages),
-            state_slot=request.state_slot,
+            num_pages=len(request.pages),
             snapshots=self.snapshots.in_chunk(request, start, end),
         )
-
-    def _launch_chunk(self, chunk: PrefillRow) -> None:
-        request = chunk.request
-        request.num_computed = chunk.start + chunk.num_tokens
-        request.num_in_flight += 1
-        if chunk.is_last:
-            request.phase = Phase.DECODE
 
     def _preempt_newest(self) -> None:
         victim = self.running[-1]
@@ -213,37 +203,43 @@ class Scheduler:
         """Take a step's results in the order of its rows; results for requests that are over are dropped."""
         commits: list[Commit] = []
         for row, row_result in zip(plan.decode, result.decode, strict=True):
-            if not row.request.is_over:
-                row.request.num_in_flight -= 1
-                row.request.num_computed += len(row_result.token_ids)
-                commits.append(self._append(row.request, row_result, is_decode=True))
+            if request := self.seats.owner(row.seat, plan.number):
+                request.num_in_flight -= 1
+                request.num_computed += len(row_result.token_ids)
+                commits.append(self._append(request, row_result, is_verify=True))
         for chunk, row_result in zip(plan.prefill, result.prefill, strict=True):
-            if not chunk.request.is_over:
-                chunk.request.num_in_flight -= 1
-                commits += self._commit_chunk(chunk, row_result)
+            if request := self.seats.owner(chunk.seat, plan.number):
+                request.num_in_flight -= 1
+                commits += self._commit_chunk(request, chunk, row_result)
         return commits
 
-    def _commit_chunk(self, chunk: PrefillRow, result: RowResult) -> list[Commit]:
-        request = chunk.request
+    def _commit_chunk(self, request: Request, chunk: PrefillRow, result: RowResult) -> list[Commit]:
         self.seats.publish(request, chunk.start + chunk.num_tokens)
         self.snapshots.attach_chunk(request, chunk.start + chunk.num_tokens)
-        return [self._append(request, result)] if result.token_ids else []
+        return [self._append(request, result, is_verify=False)] if result.token_ids else []
 
-    def _append(self, request: Request, result: RowResult, *, is_decode: bool = False) -> Commit:
+    def _append(self, request: Request, result: RowResult, *, is_verify: bool) -> Commit:
         room = request.max_tokens - request.num_outputs
         cut = cut_run(result.token_ids, request.params, room, self.config.eos_ids, request.text)
         kept = result.token_ids[: cut.num_tokens]
         request.tokens += kept
         self.seats.publish(request, len(request.tokens) - 1)
-        if is_decode:
+        if is_verify:
             num_rows = len(result.token_ids)
             self.snapshots.on_decode_commit(request, request.num_computed - num_rows, num_rows, is_over=cut.reason is not None)
         if cut.reason is not None:
             self._finish(request)
-        return Commit(request, kept, cut, result)
+        return Commit(request, kept, cut, result, is_verify)
 
     def check_integrity(self) -> None:
         """What is running owns what it should, what waits owns nothing, and nobody is lost."""
         self.seats.check_integrity()
-        assert all(request.row == 0 and not request.pages for request in self.waiting), "a waiting request owns something"
+        assert all(request.seat == 0 and not request.pages for request in self.waiting), "a waiting request owns something"
         assert set(self._by_id) == {r.id for r in (*self.waiting, *self.running)}, "a request is lost"
+
+
+def _launch_chunk(request: Request, chunk: PrefillRow) -> None:
+    request.num_computed = chunk.start + chunk.num_tokens
+    request.num_in_flight += 1
+    if chunk.is_last:
+        request.phase = Phase.DECODE

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from paceline_compat.memory import PAGE_TOKENS
+from paceline_runtime.scheduler.number_pool import NumberPool
 from paceline_runtime.scheduler.prefix import Node, PrefixCache
-from paceline_runtime.scheduler.request import Flush, PendingSnapshot, Request
-from paceline_runtime.scheduler.slots import SlotPool
+from paceline_runtime.scheduler.request import PendingSnapshot, Request
+from paceline_runtime.step import Flush
 
 KEPT_WHILE_DECODING = 2
 """Decode snapshots kept per running request; the older of the two makes room for the next."""
@@ -21,7 +22,7 @@ KEPT_WHILE_DECODING = 2
 class Snapshots:
     """Slots of recurrent state: live ones by request, the others by page."""
 
-    def __init__(self, prefix: PrefixCache, slots: SlotPool, *, enabled: bool) -> None:
+    def __init__(self, prefix: PrefixCache, slots: NumberPool, *, enabled: bool) -> None:
         self._prefix = prefix
         self._slots = slots
         self._enabled = enabled
@@ -101,7 +102,7 @@ class Snapshots:
         if is_over and request.pending_snapshot is not None:
             pending = request.pending_snapshot
             if not pending.is_launched and len(request.nodes) * PAGE_TOKENS >= pending.boundary:
-                self._flushes.append(Flush(request.row, request.state_slot, num_rows, pending.num_rows, pending.slot))
+                self._flushes.append(Flush(request.seat, request.state_slot, num_rows, pending.num_rows, pending.slot))
             self._settle(request)
 
     def leave(self, request: Request) -> None:

@@ -1,9 +1,9 @@
 """The contract between the engine and whatever drafts tokens.
 
-The executor calls a proposer during `launch`, where nothing may be read back to the host: all methods take and give
-device tensors. A proposer is told of every target row (prefill and verify alike), owns its state per request row and per
-page, and never decides what is committed. Which states survive a rejection: rows are addressed by position, so the next
-block overwrites what was rejected.
+The device's programs call a proposer during `launch`, where nothing may be read back to the host: all methods take and give
+device tensors. A proposer is told of every target row (prefill and verify alike), owns its state per seat and per page, and
+never decides what is committed. Which states survive a rejection: rows are addressed by position, so the next block
+overwrites what was rejected.
 """
 
 from __future__ import annotations
@@ -52,16 +52,16 @@ class Proposal:
 class DraftInputs:
     """What B requests give a proposer at the start of a step.
 
-    rows:        int64 [B], request rows; 0 is inert
+    seats:       int64 [B], seats of the requests; 0 is inert
     pending:     int64 [B], last committed token of each, whose K/V do not exist yet (the block's anchor)
     lengths:     int64 [B], position of the pending token = tokens in the cache
-    history:     int64 [R, max_len] over all request rows R: committed ids, history[row, lengths] is the pending token
+    history:     int64 [S, max_len] over all seats S: committed ids, history[seat, lengths] is the pending token
     page_table:  int64 [B, P]
     temperature: float [B], 0 for greedy rows
-    seeds:       int64 [B], key of each row's random streams (seed and choice already mixed)
+    seeds:       int64 [B], key of each request's random streams (seed and choice already mixed)
     """
 
-    rows: torch.Tensor
+    seats: torch.Tensor
     pending: torch.Tensor
     lengths: torch.Tensor
     history: torch.Tensor
@@ -71,14 +71,14 @@ class DraftInputs:
 
 
 class Proposer(Protocol):
-    """Drafts up to `num_steps` tokens per request and step.
+    """Drafts up to `num_drafts` tokens per request and step.
 
-    Life of a request row: `on_restore` once its cached prefix is in the page table (length 0 included: the row is new),
-    `on_rows` after every target forward, `propose` before every verify, `on_release` when the row is given back.
+    Life of a seat: `on_restore` once its request's cached prefix is in the page table (length 0 included: the request is
+    new), `on_rows` after every target forward, `propose` before every verify, `on_release` when the seat is given back.
     """
 
     name: str
-    num_steps: int
+    num_drafts: int
     kept_row_bytes: int
     """What each row of a target forward leaves with the sink until `on_rows`."""
 
@@ -87,12 +87,12 @@ class Proposer(Protocol):
         """Planes to allocate in the pages; the executor hands them over in `bind`."""
         ...
 
-    def bind(self, planes: dict[str, torch.Tensor], num_rows: int) -> None:
-        """Take the allocated planes ([num_pages, *page_shape]) and allocate per-row state for rows 0..num_rows - 1."""
+    def bind(self, planes: dict[str, torch.Tensor], num_seats: int) -> None:
+        """Take the allocated planes ([num_pages, *page_shape]) and allocate state for seats 0..num_seats - 1."""
         ...
 
     def unbind(self) -> None:
-        """Let go of planes and per-row state, before others are allocated in their place."""
+        """Let go of planes and state, before others are allocated in their place."""
         ...
 
     def sink(self, batch: ForwardBatch) -> FeatureSink | None:
@@ -103,18 +103,18 @@ class Proposer(Protocol):
         """After a target forward: keep what the rows give. `hidden` [N, H] is what goes to the head (final norm applied)."""
         ...
 
-    def on_restore(self, row: int, pages: torch.Tensor, num_tokens: int) -> None:
-        """The request in `row` starts with `num_tokens` cached tokens in `pages` (int64 [P], device)."""
+    def on_restore(self, seat: int, pages: torch.Tensor, num_tokens: int) -> None:
+        """The request in `seat` starts with `num_tokens` cached tokens in `pages` (int64 [P], device)."""
         ...
 
-    def on_release(self, row: int) -> None:
-        """The request in `row` has ended or was preempted; the next one in this row must not see its state."""
+    def on_release(self, seat: int) -> None:
+        """The request in `seat` has ended or was preempted; the next one there must not see its state."""
         ...
 
     def propose(self, inputs: DraftInputs) -> Proposal:
-        """Draft `num_steps` tokens for each of the B requests."""
+        """Draft `num_drafts` tokens for each of the B requests."""
         ...
 
-    def memory_bytes(self, num_rows: int) -> int:
-        """Bytes of weights and of the state of `num_rows` request rows, planes not counted; may be asked before `bind`."""
+    def memory_bytes(self, num_seats: int) -> int:
+        """Bytes of weights and of the state of `num_seats` seats, planes not counted; may be asked before `bind`."""
         ...

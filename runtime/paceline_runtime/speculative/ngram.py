@@ -20,8 +20,8 @@ class NgramProposer:
     name = "ngram"
     kept_row_bytes = 0
 
-    def __init__(self, num_steps: int, *, min_match: int = 2, max_match: int = 4) -> None:
-        self.num_steps = num_steps
+    def __init__(self, num_drafts: int, *, min_match: int = 2, max_match: int = 4) -> None:
+        self.num_drafts = num_drafts
         self._min_match = min_match
         self._max_match = max_match
 
@@ -30,7 +30,7 @@ class NgramProposer:
         """None: the ids are enough."""
         return ()
 
-    def bind(self, planes: dict[str, torch.Tensor], num_rows: int) -> None:
+    def bind(self, planes: dict[str, torch.Tensor], num_seats: int) -> None:
         """Nothing to allocate."""
 
     def unbind(self) -> None:
@@ -43,27 +43,27 @@ class NgramProposer:
     def on_rows(self, batch: ForwardBatch, sink: FeatureSink | None, hidden: torch.Tensor) -> None:
         """Nothing to keep."""
 
-    def on_restore(self, row: int, pages: torch.Tensor, num_tokens: int) -> None:
+    def on_restore(self, seat: int, pages: torch.Tensor, num_tokens: int) -> None:
         """Nothing to restore."""
 
-    def on_release(self, row: int) -> None:
+    def on_release(self, seat: int) -> None:
         """Nothing to reset."""
 
     def propose(self, inputs: DraftInputs) -> Proposal:
         """Draft by lookup; rows without a match verify no draft. A match that runs into the present repeats itself."""
-        history = inputs.history[inputs.rows]
+        history = inputs.history[inputs.seats]
         columns = torch.arange(history.shape[1], device=history.device)
         matched = _matched_suffix(history, inputs.lengths, columns, self._max_match)
         matched = matched.masked_fill(columns >= inputs.lengths[:, None], 0)
         best = (matched * history.shape[1] + columns).argmax(1)
         found = matched.gather(1, best[:, None])[:, 0] >= self._min_match
         period = (inputs.lengths - best).clamp(min=1)
-        offsets = torch.arange(self.num_steps, device=history.device) % period[:, None]
+        offsets = torch.arange(self.num_drafts, device=history.device) % period[:, None]
         tokens = history.gather(1, (best[:, None] + 1 + offsets).clamp(max=history.shape[1] - 1))
-        return Proposal(tokens, num_tokens=torch.where(found, self.num_steps, 0))
+        return Proposal(tokens, num_tokens=torch.where(found, self.num_drafts, 0))
 
-    def memory_bytes(self, num_rows: int) -> int:
-        """No weights, no per-row state."""
+    def memory_bytes(self, num_seats: int) -> int:
+        """No weights, no state."""
         return 0
 
 

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-from typing import Any
-
 import pytest
 import torch
-from dflash_pairs import Harness, TableTarget, draft_content, draft_inputs
+from dflash_pairs import Harness, TableTarget, draft_content, draft_inputs, fill_places
 
 from paceline_compat.checkpoint import draft_facts
-from paceline_compat.draft_tensors import expected_shapes
+from paceline_kernels.backend import Backend
+from paceline_runtime.layers.parameters import Parameters
 from paceline_runtime.speculative.dflash.config import DraftConfig
 from paceline_runtime.speculative.dflash.draft import Draft
-from paceline_runtime.speculative.dflash.ops import REFERENCE, ops_for
 from paceline_runtime.speculative.dflash.self_check import check_draft
-from paceline_runtime.speculative.dflash.weights import assemble
 
 pytestmark = pytest.mark.gpu
 VOCAB_SIZE, HIDDEN = 248_320, 5120
@@ -42,8 +38,10 @@ def draft() -> Draft:
     """1.9 B random weights, convolutions near the identity."""
     facts = draft_facts("draft", draft_content(**SIZES), {})
     torch.manual_seed(0)
-    tensors = {}
-    for name, shape in expected_shapes(facts).items():
+    parameters = Parameters(torch.bfloat16, torch.device("cuda"))
+    draft = Draft(DraftConfig.from_facts(facts), parameters)
+    for name, place in parameters.places.items():
+        shape = place.shape
         tensor = torch.randn(shape, dtype=torch.bfloat16, device="cuda")
         if len(shape) == 1:
             tensor = tensor.mul_(0.1).add_(1)
@@ -51,9 +49,8 @@ def draft() -> Draft:
             tensor.mul_(0.05)[:, 0] += 1
         else:
             tensor.mul_(shape[-1] ** -0.5)
-        tensors[name] = tensor
-    config = DraftConfig.from_facts(facts)
-    return Draft(config, assemble(config, tensors), ops_for(torch.device("cuda")))
+        place.fill(tensor)
+    return draft
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +81,7 @@ def test_kernels_draft_as_the_references(harness: Harness, draft: Draft, target:
     """The block is as near to float32 arithmetic as the references are in bf16; the walk draws the same tokens."""
     harness.prefill(1, range(1, 48), 0, features(length))
     rings, one = harness.proposer.rings, torch.ones(1, dtype=torch.int64, device="cuda")
-    plain, exact = (Draft(draft.config, weights, REFERENCE) for weights in (draft.weights, in_float32(draft.weights)))
+    plain, exact = draft.computed_by(Backend.REFERENCE), in_float32(draft)
     embeddings = draft.block_embeddings(target, 17 * one, 7)
 
     hidden, expected = (d.forward(embeddings, length * one, one, rings.keys, rings.values) for d in (draft, plain))
@@ -97,13 +94,12 @@ def test_kernels_draft_as_the_references(harness: Harness, draft: Draft, target:
     torch.testing.assert_close(walks[0][1], walks[1][1], atol=1e-4, rtol=1e-3)
 
 
-def in_float32(part: Any) -> Any:
-    """The same weights, every tensor in float32."""
-    if isinstance(part, torch.Tensor):
-        return part.float()
-    if isinstance(part, tuple):
-        return tuple(in_float32(inner) for inner in part)
-    return type(part)(**{field.name: in_float32(getattr(part, field.name)) for field in fields(part)})
+def in_float32(draft: Draft) -> Draft:
+    """The same weights, every tensor in float32, by the references."""
+    parameters = Parameters(torch.float32, draft.device)
+    twin = Draft(draft.config, parameters, Backend.REFERENCE)
+    fill_places(parameters, {name: place.view for name, place in draft.parameters.places.items()})
+    return twin
 
 
 @torch.no_grad()

@@ -6,7 +6,6 @@ import json
 import struct
 import tracemalloc
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,13 +13,18 @@ import torch
 from dflash_pairs import TableTarget, draft_content, oracle_draft, write_draft
 from safetensors.torch import load_file, save_file
 
+from paceline_compat.checkpoint import draft_facts
+from paceline_compat.draft_tensors import expected_shapes
 from paceline_compat.errors import MetadataError
-from paceline_runtime.speculative.dflash import load as dflash_load
+from paceline_kernels.backend import Backend
+from paceline_kernels.grouped_conv import grouped_conv
+from paceline_runtime.layers.parameters import Parameters
+from paceline_runtime.speculative.dflash import draft_layer
+from paceline_runtime.speculative.dflash.config import DraftConfig
+from paceline_runtime.speculative.dflash.draft import Draft
 from paceline_runtime.speculative.dflash.load import DraftMisfitError, draft_dtype, load_proposer
-from paceline_runtime.speculative.dflash.ops import REFERENCE
 from paceline_runtime.speculative.dflash.proposer import DFlashProposer
 from paceline_runtime.speculative.dflash.self_check import SelfCheckError
-from paceline_runtime.speculative.dflash.weights import DraftWeightsError
 
 CPU = torch.device("cpu")
 CODEBOOK = "candidate_selector.predecessor_codebook"
@@ -70,13 +74,14 @@ def rename(tensors: dict[str, torch.Tensor], new_name: Callable[[str], str]) -> 
 )
 def test_names_of_conversions_load_the_same_weights(folder: Path, new_name: Callable[[str], str]) -> None:
     """A `model.` prefix and a `.weight` behind the codebooks change nothing."""
-    plain = load(folder).draft.weights
+    plain = load(folder).draft
     rewrite(folder, lambda tensors: rename(tensors, new_name))
 
-    converted = load(folder).draft.weights
+    converted = load(folder).draft
 
     assert torch.equal(converted.predecessor, plain.predecessor)
-    assert torch.equal(converted.layers[1].down, plain.layers[1].down)
+    down = [draft.parameters.places["layers.1.mlp.down_proj.weight"].view for draft in (converted, plain)]
+    assert torch.equal(*down)
 
 
 def test_both_spellings_of_a_codebook_are_refused(folder: Path) -> None:
@@ -113,8 +118,17 @@ def test_dflash_config_wins_over_the_top_level(folder: Path) -> None:
 
     proposer = load(folder)
 
-    assert proposer.num_steps == 7
+    assert proposer.num_drafts == 7
     assert proposer.draft.config.mask_token_id == 95
+
+
+@pytest.mark.parametrize("changes", [{}, {"num_hidden_layers": 3, "conv_kernel_size": 3, "target_layer_ids": [4]}])
+def test_the_rules_expect_the_tensors_that_the_draft_asks_for(changes: dict[str, object]) -> None:
+    """What the loader holds the files against is what there is memory for."""
+    facts, parameters = draft_facts("draft", draft_content(**changes), {}), Parameters(torch.float32, torch.device("meta"))
+    Draft(DraftConfig.from_facts(facts), parameters, Backend.REFERENCE)
+
+    assert expected_shapes(facts) == {name: place.shape for name, place in parameters.places.items()}
 
 
 def test_every_wrong_tensor_is_named(folder: Path) -> None:
@@ -128,14 +142,14 @@ def test_every_wrong_tensor_is_named(folder: Path) -> None:
 
     rewrite(folder, damage)
 
-    with pytest.raises(DraftWeightsError, match="lm_head") as caught:
+    with pytest.raises(MetadataError, match="lm_head") as caught:
         load(folder)
 
     for name in (
         "layers.0.mlp.down_proj.weight",
         CODEBOOK,
         "lm_head.weight",
-        "norm.weight is [47], not [48]",
+        "norm.weight is [47] and must be [48]",
         "fc.weight is [144, 48]",
     ):
         assert name in str(caught.value)
@@ -146,7 +160,7 @@ def test_weights_that_are_not_finite_are_refused_by_name(folder: Path, value: fl
     """Every broken tensor is listed."""
     rewrite(folder, lambda tensors: (tensors["fc.weight"][3, 5:6].fill_(value), tensors[CODEBOOK][95, 15:].fill_(value)))
 
-    with pytest.raises(DraftWeightsError, match=rf"fc\.weight.*{CODEBOOK}|{CODEBOOK}.*fc\.weight"):
+    with pytest.raises(MetadataError, match=rf"fc\.weight.*{CODEBOOK}|{CODEBOOK}.*fc\.weight"):
         load(folder)
 
 
@@ -180,8 +194,11 @@ def test_config_that_cannot_be_served_is_refused_by_field(folder: Path, changes:
 
 def test_kernels_that_differ_from_the_references_fail_the_load(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The self-check runs at every load."""
-    broken = replace(REFERENCE, grouped_conv=lambda x, delta, base: x)
-    monkeypatch.setattr(dflash_load, "ops_for", lambda device: broken)
+
+    def broken(x: torch.Tensor, *rest: torch.Tensor, backend: Backend) -> torch.Tensor:
+        return x if backend is Backend.AUTO else grouped_conv(x, *rest, backend=backend)
+
+    monkeypatch.setattr(draft_layer, "grouped_conv", broken)
 
     with pytest.raises(SelfCheckError):
         load(folder)

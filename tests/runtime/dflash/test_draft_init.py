@@ -58,12 +58,12 @@ def test_written_draft_drafts_the_same_here_and_in_the_package(target: Path, tmp
 
     table = TableTarget(64, 512, num_layers=6)
     proposer = load_proposer(out, table, None, torch.float64, torch.device("cpu"), 512)
-    harness = Harness(proposer.draft, table, proposer.num_steps)
+    harness = Harness(proposer.draft, table, proposer.num_drafts)
     features = torch.randn(40, len(proposer.draft.config.target_layer_ids), 64, dtype=torch.float64)
     harness.prefill(1, range(1, 3), 0, features)
 
     oracle = DFlash2DraftModel.from_pretrained(out, dtype=torch.float64).eval()
-    _, path, candidates, _ = OracleRun(oracle, table).propose(features, 9, 40, proposer.num_steps)
+    _, path, candidates, _ = OracleRun(oracle, table).propose(features, 9, 40, proposer.num_drafts)
 
     ours = harness.propose(1, 9, 40)
     assert ours.tokens.tolist() == path.tolist()

@@ -166,7 +166,7 @@ def record_drafts(engine: Engine) -> dict[tuple[int, ...], torch.Tensor]:
 
     def recording(inputs: DraftInputs) -> Proposal:
         proposal = propose(inputs)
-        for row, length, tokens in zip(inputs.rows, inputs.lengths, proposal.tokens, strict=True):
+        for row, length, tokens in zip(inputs.seats, inputs.lengths, proposal.tokens, strict=True):
             drafts[tuple(inputs.history[row, : length + 1].tolist())] = tokens
         return proposal
 

@@ -9,6 +9,7 @@ from no_reads import forbid_reads
 
 from paceline_compat.memory import PAGE_TOKENS
 from paceline_kernels.context_rows import TILE_ROWS, ContextProjection, context_keys_values
+from paceline_runtime.layers.weights.dense import DenseWeight
 from paceline_runtime.speculative.dflash.proposer import CONTEXT_PLANE
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16]
@@ -130,7 +131,7 @@ def test_projection_does_not_depend_on_the_rows_beside(shape: tuple[int, int, in
     """Keys and values of a row are the same bits wherever it stands in a call of any size."""
     hidden, layers, heads, head_dim = shape
     projection = ContextProjection(
-        torch.randn(layers, 2, heads * head_dim, hidden, dtype=dtype),
+        DenseWeight(torch.randn(layers * 2 * heads * head_dim, hidden, dtype=dtype)).matmul,
         torch.rand(layers, head_dim, dtype=dtype),
         torch.rand(head_dim // 2),
         1e-6,

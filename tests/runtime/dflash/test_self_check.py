@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from dflash_pairs import TableTarget, draft_content, oracle_draft, our_draft
 
-from paceline_runtime.speculative.dflash.draft import Draft
-from paceline_runtime.speculative.dflash.ops import REFERENCE, DraftOps
+from paceline_kernels.backend import Backend
+from paceline_runtime.speculative.dflash import draft as draft_module
+from paceline_runtime.speculative.dflash import draft_layer
 from paceline_runtime.speculative.dflash.proposer import DFlashProposer
 from paceline_runtime.speculative.dflash.ring import ContextRings
 from paceline_runtime.speculative.dflash.self_check import SelfCheckError, check_draft
 from paceline_runtime.speculative.dflash.taps import TapSum
 
 
-def proposer(dtype: torch.dtype, ops: DraftOps = REFERENCE) -> DFlashProposer:
-    """A tiny draft with the given kernels; its window is shorter than the known prompt."""
+def proposer(dtype: torch.dtype, backend: Backend = Backend.AUTO) -> DFlashProposer:
+    """A tiny draft; its window is shorter than the known prompt."""
     content = draft_content(sliding_window=70)
     draft = our_draft(oracle_draft(content), content, dtype)
-    return DFlashProposer(Draft(draft.config, draft.weights, ops), TableTarget(48, 96, dtype), 7)
+    return DFlashProposer(draft.computed_by(backend), TableTarget(48, 96, dtype), 7)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
@@ -34,30 +36,38 @@ def test_sound_draft_passes(dtype: torch.dtype) -> None:
 
 def test_triton_kernels_pass() -> None:
     """The GPU's path, under the interpreter where there is no GPU."""
-    from paceline_kernels.grouped_conv.kernel import grouped_conv_kernel
-    from paceline_kernels.selector.kernel import select_path_kernel
-    from paceline_kernels.window_attention.kernel import window_attention_kernel
+    found = check_draft(proposer(torch.float32, Backend.KERNEL), TableTarget(48, 96, torch.float32))
 
-    kernels = DraftOps(grouped_conv_kernel, window_attention_kernel, select_path_kernel)
-
-    assert check_draft(proposer(torch.float32, kernels), TableTarget(48, 96, torch.float32)).hidden_deviation > 0
+    assert found.hidden_deviation > 0
 
 
-BROKEN_OPS = {
-    "convolution-ignores-the-past": replace(
-        REFERENCE, grouped_conv=lambda x, delta, base: REFERENCE.grouped_conv(x, delta[:, :, :1], base[:1])
+BROKEN_KERNELS: dict[str, tuple[str, Callable[..., Any]]] = {
+    "convolution-ignores-the-past": (
+        "grouped_conv",
+        lambda right, x, delta, base: right(x, delta[:, :, :1], base[:1]),
     ),
-    "window-too-long": replace(REFERENCE, window_attention=lambda *a: REFERENCE.window_attention(*a[:-1], a[-1] + 9)),
-    "attention-is-nan": replace(REFERENCE, window_attention=lambda q, *_: q * torch.nan),
-    "walk-ignores-temperature": replace(REFERENCE, select_path=lambda *a: REFERENCE.select_path(*a[:6], 0.5 * a[6], *a[7:])),
+    "window-too-long": ("window_attention", lambda right, window, **rest: right(window=window + 9, **rest)),
+    "attention-is-nan": ("window_attention", lambda right, q, **rest: q * torch.nan),
+    "walk-ignores-temperature": (
+        "select_path",
+        lambda right, temperature, **rest: right(temperature=0.5 * temperature, **rest),
+    ),
 }
 
 
-@pytest.mark.parametrize("ops", BROKEN_OPS.values(), ids=BROKEN_OPS)
-def test_wrong_kernel_is_found(ops: DraftOps) -> None:
+@pytest.mark.parametrize(("name", "wrong"), BROKEN_KERNELS.values(), ids=BROKEN_KERNELS)
+def test_wrong_kernel_is_found(name: str, wrong: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """A kernel that computes something else keeps the process from getting ready."""
+    room = draft_layer if hasattr(draft_layer, name) else draft_module
+    right = getattr(room, name)
+
+    def face(*args: Any, backend: Backend, **named: Any) -> Any:
+        return right(*args, **named) if backend is Backend.REFERENCE else wrong(right, *args, **named)
+
+    monkeypatch.setattr(room, name, face)
+
     with pytest.raises(SelfCheckError, match="self-check"):
-        check_draft(proposer(torch.float32, ops), TableTarget(48, 96, torch.float32))
+        check_draft(proposer(torch.float32), TableTarget(48, 96, torch.float32))
 
 
 def test_swapped_taps_are_found(monkeypatch: pytest.MonkeyPatch) -> None:

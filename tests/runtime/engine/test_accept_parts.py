@@ -2,15 +2,15 @@
 
 import pytest
 import torch
+from row_params import row_params
 from torch.profiler import ProfilerActivity, profile
 
 from paceline_compat.memory import VERIFY_ROWS_AT_ONCE, logits_bytes
-from paceline_runtime.engine.executor import Executor
-from paceline_runtime.engine.results import results_of
-from paceline_runtime.engine.row_params import row_params
-from paceline_runtime.engine.rows import Rows
+from paceline_runtime.device.results import Results, outcome_of
 from paceline_runtime.params import SamplingParams
+from paceline_runtime.sampling.judge import Texts, judge
 from paceline_runtime.speculative.base import Proposal
+from paceline_runtime.step import Variant
 
 CPU = torch.device("cpu")
 KINDS = (
@@ -24,12 +24,11 @@ KINDS = (
 
 
 class Verify:
-    """Random logits, drafts and texts for `batch` requests of these kinds, and an executor that needs no model for them."""
+    """Random logits, drafts and texts for `batch` requests of these kinds."""
 
     def __init__(self, batch, width, vocab_size, kinds=KINDS, dtype=torch.float32):
         self.params = [kinds[index % len(kinds)] for index in range(batch)]
-        self.executor = Executor(None, None, Rows(batch + 1, 64, slack=2 + width, device=CPU), None)
-        self.executor.rows.history.random_(0, vocab_size)
+        self.history = torch.randint(0, vocab_size, (batch + 1, 64 + 2 + width))
         self.logits = torch.randn(batch, width, vocab_size, dtype=dtype) * 2
         candidates = torch.rand(batch, width - 1, vocab_size).topk(16).indices
         q = torch.rand(batch, width - 1, 16).softmax(-1)
@@ -39,15 +38,16 @@ class Verify:
     def judge(self, start, end):
         """Verdict and adjusted logits of some of the requests."""
         params = row_params(self.params[start:end], list(range(start, end)), [9] * (end - start), CPU)
-        part, rows = slice(start, end), torch.arange(1 + start, 1 + end)
+        texts = Texts(self.history, torch.arange(1 + start, 1 + end), self.lengths[start:end])
         proposal, depth = self.proposal.part(start, end), torch.full((end - start,), self.logits.shape[1] - 1)
+        logits = self.logits[start:end].clone()
         with torch.inference_mode():
-            return self.executor._accept(self.logits[part].clone(), proposal, depth, rows, self.lengths[part], params)
+            return judge(logits, proposal, depth, texts, params), logits
 
     def results(self):
         """All of a verify up to the copies of its results."""
         verdict, adjusted = self.judge(0, len(self.params))
-        return results_of(adjusted, verdict, self.lengths, 2)
+        return Results(outcome_of(adjusted, verdict, self.lengths, Variant(num_logprobs=2)))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -31,7 +31,7 @@ def test_the_stores_are_as_large_as_planned(target):
 
     assert parts["target weights"] == target.memory_bytes()
     assert parts["K/V and context pages"] == engine.executor.memory.pages.memory_bytes()
-    assert abs(parts["token history"] - engine.executor.rows.memory_bytes()) < 256
+    assert abs(parts["seats"] - engine.executor.seats.memory_bytes()) < 256
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3", "qwen3_5", "qwen3_5_moe"])
@@ -52,7 +52,7 @@ def test_the_plan_from_headers_agrees_with_the_loaded_one(tmp_path, family):
     assert rows["target weights"] == engine.executor.target.memory_bytes()
     assert parts["step temporaries"] == sum(rows[name] for name in ("logits", "prefill temporaries", "gathered K/V"))
     assert said.page_bytes * engine.executor.memory.pages.num_pages == engine.executor.memory.pages.memory_bytes()
-    assert abs(rows["token history"] - engine.executor.rows.memory_bytes()) < 256
+    assert abs(rows["seats"] - engine.executor.seats.memory_bytes()) < 256
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ from tiny_models import save_tiny
 
 from paceline_runtime.cache.pages import PageStore
 from paceline_runtime.config import EngineConfig
+from paceline_runtime.device.seats import SeatBuffers
 from paceline_runtime.engine import build, memory
 from paceline_runtime.engine.build import build_engine
-from paceline_runtime.engine.rows import Rows
 from paceline_runtime.messages import Rebuild
 from paceline_runtime.params import SamplingParams
 from paceline_runtime.speculative.ngram import NgramProposer
@@ -108,7 +108,7 @@ def test_a_failed_allocation_brings_the_old_sizes_back(engine, monkeypatch, plac
     """Wherever it fails. The text stays, cached prefixes are gone with their pages, and what was taken is given back."""
     owner, name, make = {
         "pages": (build, "PageStore", PageStore),
-        "rows": (build, "Rows", Rows),
+        "rows": (build, "SeatBuffers", SeatBuffers),
         "proposer": (engine.executor.proposer, "bind", lambda planes, num_rows: set()),
     }[place]
     failing = Failing(make, error)

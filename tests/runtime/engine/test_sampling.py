@@ -2,9 +2,9 @@
 
 import pytest
 import torch
+from row_params import row_params
 
 from paceline_kernels.counter_random import ACCEPT, DRAW, PROPOSAL, gumbel, mix_seed, uniform
-from paceline_runtime.engine.row_params import row_params
 from paceline_runtime.params import SamplingParams
 from paceline_runtime.sampling.adjust import adjust_logits
 from paceline_runtime.sampling.distribution import distribution
@@ -50,7 +50,7 @@ def test_p_is_what_the_filters_say_row_by_row(selected, dtype):
     dist = distribution(logits, rows)
     dense = torch.zeros(len(selected), 2, 101, dtype=torch.float64).scatter_add(2, dist.ids, dist.probs)
 
-    assert (rows.support > 0) == all(p.top_k for p in selected)
+    assert (rows.variant.support > 0) == all(p.top_k for p in selected)
     for index, params in enumerate(selected):
         for row in range(2):
             torch.testing.assert_close(dense[index, row], _naive(logits[index, row].double(), params), atol=1e-6, rtol=1e-6)

@@ -5,10 +5,10 @@ A draft that shares its noise with the draw after a rejection biases that draw.
 
 import pytest
 import torch
+from row_params import row_params
 
 from paceline_kernels.counter_random import DRAW, gumbel
 from paceline_kernels.selector import select_path
-from paceline_runtime.engine.row_params import row_params
 from paceline_runtime.params import SamplingParams
 from paceline_runtime.sampling.accept import accept_drafts
 from paceline_runtime.sampling.distribution import Distribution

@@ -120,8 +120,8 @@ def assert_pages_equal(runner, truth, lengths):
             for ours, theirs in zip(
                 getattr(runner.cache.memory.pages, kind), getattr(truth.cache.memory.pages, kind), strict=True
             ):
-                got = ours.flatten(0, 1)[runner.cache.slots(request, positions)]
-                assert relative_rms(got, theirs.flatten(0, 1)[truth.cache.slots(0, positions)]) < EXACT
+                got = ours.flatten(0, 1)[runner.cache.cells(request, positions)]
+                assert relative_rms(got, theirs.flatten(0, 1)[truth.cache.cells(0, positions)]) < EXACT
 
 
 @pytest.mark.parametrize("kept", range(1, 9))

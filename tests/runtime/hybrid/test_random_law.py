@@ -1,7 +1,7 @@
 """Random requests at random times in random engines: each gets the text that it gets alone, and all come to an end.
 
 The laws beside this one arrange what they are about; this one meets what nobody thought of arranging. A seed makes the same
-scenes everywhere.
+scenes everywhere. Every plan reaches the device as bytes; the text alone comes from plans that were never encoded.
 """
 
 from __future__ import annotations
@@ -118,8 +118,8 @@ def make_proposer(kind: str, num_steps: int, pair: MtpPair, target: TargetModel)
 
 
 def alone(target: TargetModel, submit: Submit, proposer: Proposer | None) -> list[int]:
-    """What a request gets with nobody beside it and nothing cached."""
-    engine = make_engine(target, proposer, max_model_len=MAX_MODEL_LEN)
+    """What a request gets with nobody beside it and nothing cached, its plans handed over as they are."""
+    engine = make_engine(target, proposer, max_model_len=MAX_MODEL_LEN, as_bytes=False)
     return play(engine, Scene([submit], [0], {}), Counter())[submit.request_id]
 
 
@@ -145,6 +145,8 @@ def test_every_request_gets_the_text_that_it_gets_alone(pair: MtpPair, target: T
                 text, expected = texts[submit.request_id], alone(target, submit, own)
                 assert text == (expected[: len(text)] if submit.request_id in scene.aborts else expected)
                 seen["greedy" if submit.params.is_greedy else "sampled"] += 1
+        assert engine.executor.launch.num_plans > 0, "no plan was sent as bytes"
+        seen["padded" if options["overlap"] else "exact"] += 1
 
-    assert all(seen[name] for name in ("hits", "preempted", "greedy", "sampled")), seen
+    assert all(seen[name] for name in ("hits", "preempted", "greedy", "sampled", "padded", "exact")), seen
     assert seen["accepted"] or kind == "off"

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline_kernels.causal_conv import verify_conv
-from paceline_kernels.gated_delta import verify
+from paceline_kernels.gated_delta import verify_delta
 from paceline_runtime.batch import StateBatch
 from paceline_runtime.cache.gated_delta_states import DeltaShape, GatedDeltaStates
 
@@ -69,7 +69,7 @@ class Pool:
         step = replaying([request], [len(self.kept[request])], [snapshot_rows], [slot], journals=[request])
         for layer in self.states.layers:
             verify_conv(layer.conv, layer.conv_journal, step, BANK_OF_ROWS.conv_inputs[block][None], BANK_OF_ROWS.weight)
-            verify(layer.recurrent, layer.journal, step, part(BANK_OF_ROWS.rows, [block]))
+            verify_delta(layer.recurrent, layer.journal, step, part(BANK_OF_ROWS.rows, [block]))
         self._replayed(request, snapshot_rows, slot)
         self.kept[request] = tuple(block[: min(kept, len(block))])
 

@@ -5,9 +5,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from paceline_compat.memory import PAGE_TOKENS
+from paceline_runtime.scheduler.number_pool import NumberPool
 from paceline_runtime.scheduler.pages import PagePool
 from paceline_runtime.scheduler.prefix import PrefixCache
-from paceline_runtime.scheduler.slots import SlotPool
 
 NUM_PAGES = 24
 NUM_SLOTS = 5
@@ -25,7 +25,7 @@ class CacheMachine(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
         self.pages = PagePool(NUM_PAGES)
-        self.slots = SlotPool(NUM_SLOTS)
+        self.slots = NumberPool(NUM_SLOTS)
         self.cache = PrefixCache(self.pages, self.slots)
         self.held = []
 
@@ -105,7 +105,7 @@ def _publish(cache, pages, words):
 def test_cheap_calls_do_not_push_out_a_long_conversation():
     """Fifty one-off prompts of two pages pass by a conversation of thirty pages in a pool of forty."""
     pages = PagePool(41)
-    cache = PrefixCache(pages, SlotPool(1))
+    cache = PrefixCache(pages, NumberPool(1))
     conversation = list(range(30))
     _publish(cache, pages, conversation)
     for call in range(50):
@@ -118,7 +118,7 @@ def test_cheap_calls_do_not_push_out_a_long_conversation():
 def test_what_is_never_used_again_does_leave():
     """Even a long prefix is evicted in the end, when only others are used."""
     pages = PagePool(41)
-    cache = PrefixCache(pages, SlotPool(1))
+    cache = PrefixCache(pages, NumberPool(1))
     conversation = list(range(30))
     _publish(cache, pages, conversation)
     for call in range(2000):
@@ -142,7 +142,7 @@ def _turn(cache, pages, slots, words):
 
 def test_snapshots_that_are_never_used_again_make_room_though_pages_abound():
     """Six long conversations that ended hold every slot; two short ones that go on get theirs back."""
-    pages, slots = PagePool(2000), SlotPool(7)
+    pages, slots = PagePool(2000), NumberPool(7)
     cache = PrefixCache(pages, slots)
     for conversation in range(6):
         _turn(cache, pages, slots, list(range(100 * conversation, 100 * conversation + 40)))
@@ -155,7 +155,7 @@ def test_snapshots_that_are_never_used_again_make_room_though_pages_abound():
 
 def test_cheap_calls_do_not_push_out_the_snapshot_of_a_long_conversation():
     """Fifty one-off prompts of two pages pass by, with slots for ten."""
-    pages, slots = PagePool(2000), SlotPool(11)
+    pages, slots = PagePool(2000), NumberPool(11)
     cache = PrefixCache(pages, slots)
     conversation = list(range(30))
     _turn(cache, pages, slots, conversation)
@@ -170,7 +170,7 @@ def test_equal_names_of_different_tokens_are_a_miss(monkeypatch):
     """Should two pages ever share a name, the ids decide: no hit, and nothing is published over the other."""
     monkeypatch.setattr("paceline_runtime.scheduler.prefix._chain", lambda parent, ids: b"same")
     pages = PagePool(4)
-    cache = PrefixCache(pages, SlotPool(1))
+    cache = PrefixCache(pages, NumberPool(1))
     cache.publish(ROOT, None, (1,) * PAGE_TOKENS, pages.take(1)[0])
 
     assert [] == cache.match(ROOT, _ids([2]), 1)

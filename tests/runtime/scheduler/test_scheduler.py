@@ -11,9 +11,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from paceline_runtime.messages import Submit
 from paceline_runtime.params import SamplingParams
 from paceline_runtime.scheduler.prefix import PrefixCache
-from paceline_runtime.scheduler.request import RowResult, StepResult, make_request
+from paceline_runtime.scheduler.request import make_request
 from paceline_runtime.scheduler.room import SchedulerConfig
 from paceline_runtime.scheduler.scheduler import MustDrainError, Scheduler
+from paceline_runtime.step import RowResult, StepResult
 
 MAX_MODEL_LEN = 320
 
@@ -21,12 +22,12 @@ MAX_MODEL_LEN = 320
 class Driver:
     """A scheduler with a device that answers any plan: runs of random length, random tokens."""
 
-    def __init__(self, *, num_steps=3, lag=0, num_pages=14, max_running=4, num_state_slots=0, seed=0, end_chance=0.01):
+    def __init__(self, *, num_drafts=3, lag=0, num_pages=14, max_running=4, num_state_slots=0, seed=0, end_chance=0.01):
         self.config = SchedulerConfig(
             num_pages=num_pages,
             max_running=max_running,
             max_model_len=MAX_MODEL_LEN,
-            num_steps=num_steps,
+            num_drafts=num_drafts,
             max_steps_in_flight=1 + lag,
             num_state_slots=num_state_slots,
             eos_ids=frozenset({0}),
@@ -38,6 +39,7 @@ class Driver:
         self.in_flight = deque()
         self.lengths = {}
         self.owners = {}
+        self.pages = {}
         self.finished = {}
         self.num_added = 0
 
@@ -70,12 +72,12 @@ class Driver:
     def _results(self, plan):
         decode = []
         for row in plan.decode:
-            count = self.random.randrange(1, 2 + self.config.num_steps)
-            decode.append(RowResult(tuple(self._token() for _ in range(count)), self.config.num_steps))
-            self.lengths[row.row] += count
+            count = self.random.randrange(1, 2 + self.config.num_drafts)
+            decode.append(RowResult(tuple(self._token() for _ in range(count)), self.config.num_drafts))
+            self.lengths[row.seat] += count
         prefill = []
         for chunk in plan.prefill:
-            self.lengths[chunk.row] = chunk.start + chunk.num_tokens
+            self.lengths[chunk.seat] = chunk.start + chunk.num_tokens
             prefill.append(RowResult((self._token(),) if chunk.samples else ()))
         return StepResult(tuple(decode), tuple(prefill))
 
@@ -85,19 +87,27 @@ class Driver:
     def _check_pages(self, plan):
         """Every position that the step may write lies in the row's own pages; pages of two rows never overlap in writes."""
         for start in plan.starts:
-            self.lengths[start.row], self.owners[start.row] = start.num_cached, start.request
+            self.lengths[start.seat], self.owners[start.seat] = start.num_cached, self.scheduler.seats.at(start.seat)
+            self.pages[start.seat] = list(start.pages)
+        for change in plan.pages:
+            self.pages[change.seat][change.first :] = change.pages
         written = []
-        assert all(self.owners[row.row] is row.request for row in (*plan.decode, *plan.prefill)), "a start was not launched"
+        for row in (*plan.decode, *plan.prefill):
+            request = self.scheduler.seats.at(row.seat)
+            assert self.owners[row.seat] is request, "a start was not launched"
+            assert self.pages[row.seat] == request.pages, "the device knows other pages"
+            assert row.num_pages == len(request.pages)
         for row in plan.decode:
-            first = self.lengths[row.row]
-            last = min(first + self.config.num_steps, MAX_MODEL_LEN - 1)
-            assert last // 64 < len(row.pages), "a decode step would write outside its pages"
-            written += [row.pages[index] for index in range(first // 64, last // 64 + 1)]
+            first, pages = self.lengths[row.seat], self.pages[row.seat]
+            last = min(first + self.config.num_drafts, MAX_MODEL_LEN - 1)
+            assert last // 64 < len(pages), "a decode step would write outside its pages"
+            written += [pages[index] for index in range(first // 64, last // 64 + 1)]
         for chunk in plan.prefill:
+            pages = self.pages[chunk.seat]
             last = chunk.start + chunk.num_tokens - 1
-            assert last // 64 < len(chunk.pages), "a chunk would write outside its pages"
+            assert last // 64 < len(pages), "a chunk would write outside its pages"
             assert chunk.is_last or (last + 1) % 64 == 0, "a chunk that is not the last ends inside a page"
-            written += [chunk.pages[index] for index in range(chunk.start // 64, last // 64 + 1)]
+            written += [pages[index] for index in range(chunk.start // 64, last // 64 + 1)]
         assert len(written) == len(set(written)), "two rows write the same page"
 
     def _collect(self):
@@ -120,7 +130,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @initialize(lag=st.integers(0, 1), hybrid=st.booleans(), steps=st.sampled_from([0, 1, 3, 7]), seed=st.integers(0, 99))
     def build(self, lag, hybrid, steps, seed):
         """A small pool, so that pages and slots run out."""
-        self.driver = Driver(lag=lag, num_steps=steps, num_pages=11, num_state_slots=9 if hybrid else 0, seed=seed)
+        self.driver = Driver(lag=lag, num_drafts=steps, num_pages=11, num_state_slots=9 if hybrid else 0, seed=seed)
 
     @rule(num_prompt=st.integers(1, 300), max_tokens=st.integers(1, 150), shared=st.sampled_from([0, 64, 130]))
     def submit(self, num_prompt, max_tokens, shared):
@@ -179,7 +189,7 @@ def test_ten_thousand_requests_with_aborts_leak_nothing(lag):
     assert driver.num_added == 10_000
     assert all(str(number) in driver.finished for number in range(1, 10_001) if str(number) not in aborted)
     assert scheduler.pages.num_free + scheduler.prefix.num_unused == 39
-    assert scheduler.seats.rows.num_free == 8
+    assert scheduler.seats.free.num_free == 8
 
 
 def test_the_newest_gives_way_and_comes_back():
@@ -195,18 +205,37 @@ def test_the_newest_gives_way_and_comes_back():
 
 def test_a_request_that_comes_back_to_all_of_its_pages_is_started_nonetheless():
     """With its pages still cached nothing is to be computed, yet the device must learn of its row."""
-    driver = Driver(num_steps=0, num_pages=5, max_running=2, end_chance=0.0)
+    driver = Driver(num_drafts=0, num_pages=5, max_running=2, end_chance=0.0)
     driver.add(60, 62)
     second = driver.add(100, 100)
     starts = []
     while driver.scheduler.has_work:
-        starts += [(start, plan) for plan in [driver.step()] for start in plan.starts]
-    last, plan = starts[-1]
+        plan = driver.step()
+        starts += [(start, driver.owners[start.seat], plan) for start in plan.starts]
+    last, request, plan = starts[-1]
 
-    assert (second, 128, 129) == (last.request.id, last.num_cached, len(last.tokens))
+    assert (second, 128, 129) == (request.id, last.num_cached, len(last.tokens))
     assert not plan.decode
     assert not plan.prefill
     assert not plan.is_empty
+
+
+def test_results_of_a_request_that_left_its_seat_are_not_its_successors():
+    """The seat is taken anew before the step in flight is collected; what it gave the former request is dropped."""
+    driver = Driver(lag=1, max_running=1, end_chance=0.0)
+    first = driver.add(10, 50)
+    driver.step()
+    driver.step()
+    plan, results = driver.in_flight.popleft()
+    driver.scheduler.abort(first)
+    driver.add(20, 50)
+    after = driver.scheduler.plan(128)
+
+    assert [row.seat for row in plan.decode] == [start.seat for start in after.starts] == [1]
+    assert all(row.token_ids for row in results.decode)
+    assert [] == driver.scheduler.commit(plan, results)
+    (successor,) = driver.scheduler.running
+    assert (20, 1) == (len(successor.tokens), successor.num_in_flight)
 
 
 def test_no_page_is_held_twice():

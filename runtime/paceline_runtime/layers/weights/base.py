@@ -56,6 +56,14 @@ class Weight(Protocol):
         """`x W^T + bias` for x [..., columns]: [..., rows]."""
         ...
 
+    def matmul_to_add(self, x: torch.Tensor) -> torch.Tensor:
+        """`x W^T` of rows [N, columns] for somebody who adds it to [N, rows]: that, or parts of it [P, N, rows] in float32."""
+        ...
+
+    def matmul_gated(self, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        """`silu(gate) * up` of x [N, columns] where row 2i of this matrix is gate i and row 2i + 1 is up i: [N, rows / 2]."""
+        ...
+
     def rows(self, ids: torch.Tensor) -> torch.Tensor:
         """The rows `ids` int64 [...], as an embedding looks them up: [..., columns]."""
         ...

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import cast
 
 import torch
 from torch.nn import functional
 
 from paceline_kernels.moe import grouped_linear
+from paceline_kernels.skinny_linear import (
+    NO_TILES,
+    TileTable,
+    skinny_gated_linear,
+    skinny_linear,
+    skinny_partial_linear,
+)
 from paceline_runtime.layers.weights.base import ALL
 
 Convert = Callable[[torch.Tensor], torch.Tensor]
@@ -24,11 +31,13 @@ _ROWS = 4096
 
 @dataclass(frozen=True)
 class Dense:
-    """A `Storage`: one value a number, stored as `name.weight`; a stack as `name`."""
+    """A `Storage`: one value a number, stored as `name.weight`; a stack as `name`. `tiles` say how few rows are multiplied."""
+
+    tiles: TileTable = field(default=NO_TILES, compare=False)
 
     def empty(self, rows: int, columns: int, dtype: torch.dtype, device: torch.device) -> DenseWeight:
         """Memory for one matrix."""
-        return DenseWeight(torch.empty((rows, columns), dtype=dtype, device=device))
+        return DenseWeight(torch.empty((rows, columns), dtype=dtype, device=device), self.tiles)
 
     def empty_stack(self, count: int, rows: int, columns: int, dtype: torch.dtype, device: torch.device) -> DenseStack:
         """Memory for `count` matrices."""
@@ -38,8 +47,8 @@ class Dense:
 class DenseWeight:
     """A `Weight` over `data` [rows, columns]."""
 
-    def __init__(self, data: torch.Tensor) -> None:
-        self.data = data
+    def __init__(self, data: torch.Tensor, tiles: TileTable = NO_TILES) -> None:
+        self.data, self.tiles = data, tiles
         # oneDNN repacks a matrix of other strides at every product: a thousand times as slow.
         is_plain = data.dtype == torch.float32 and data.device.type == "cpu" and data.is_contiguous()
         self._uses_onednn = _HAS_ONEDNN and is_plain
@@ -59,7 +68,16 @@ class DenseWeight:
         """`x W^T + bias`, by oneDNN or by torch's own choice."""
         if self._uses_onednn:
             return cast(torch.Tensor, torch.ops.mkldnn._linear_pointwise(x, self.data, bias, "none", [], ""))
-        return functional.linear(x, self.data, bias)
+        rows = skinny_linear(x.reshape(-1, x.shape[-1]), self.data, bias, tiles=self.tiles)
+        return rows.view(*x.shape[:-1], rows.shape[-1])
+
+    def matmul_to_add(self, x: torch.Tensor) -> torch.Tensor:
+        """In parts where the product is cut so."""
+        return self.matmul(x) if self._uses_onednn else skinny_partial_linear(x, self.data, tiles=self.tiles)
+
+    def matmul_gated(self, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        """The activation in the product's own pass, where there are few rows."""
+        return skinny_gated_linear(x, self.data, bias, tiles=self.tiles)
 
     def rows(self, ids: torch.Tensor) -> torch.Tensor:
         """The rows of these ids."""
@@ -67,7 +85,7 @@ class DenseWeight:
 
     def take(self, rows: slice = ALL, columns: slice = ALL) -> DenseWeight:
         """Any part: it is a view."""
-        return DenseWeight(self.data[rows, columns])
+        return DenseWeight(self.data[rows, columns], self.tiles)
 
     def places(self, name: str) -> dict[str, DensePlace]:
         """The matrix itself."""

@@ -24,8 +24,11 @@ class DraftConfig:
 
     num_layers: int
     hidden_size: int
-    head_dim: int
+    intermediate_size: int
+    num_heads: int
     num_kv_heads: int
+    head_dim: int
+    vocab_size: int
     rms_norm_eps: float
     rope_theta: float
     sliding_window: int
@@ -34,6 +37,7 @@ class DraftConfig:
     mask_token_id: int
     conv_kernel_size: int
     conv_group_size: int
+    selector_rank: int
     selector_top_k: int
 
     @property
@@ -47,8 +51,11 @@ class DraftConfig:
         return cls(
             num_layers=facts.num_layers,
             hidden_size=facts.hidden_size,
-            head_dim=facts.head_dim,
+            intermediate_size=facts.intermediate_size,
+            num_heads=facts.num_heads,
             num_kv_heads=facts.num_kv_heads,
+            head_dim=facts.head_dim,
+            vocab_size=facts.vocab_size,
             rms_norm_eps=facts.rms_norm_eps,
             rope_theta=facts.rope.theta,
             sliding_window=_stated(facts.sliding_window),
@@ -57,6 +64,7 @@ class DraftConfig:
             mask_token_id=_stated(facts.mask_token_id),
             conv_kernel_size=_stated(facts.conv_kernel_size),
             conv_group_size=_stated(facts.conv_group_size),
+            selector_rank=_stated(facts.selector_rank),
             selector_top_k=_stated(facts.selector_top_k),
         )
 

@@ -6,18 +6,22 @@ method is the DFlash 2 draft as the `dflash` package 0.1.0 publishes it; tests h
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 
 import torch
 from torch.nn import functional
 
+from paceline_compat.draft_tensors import CODEBOOKS
+from paceline_kernels.backend import Backend
 from paceline_kernels.context_rows import ContextProjection
-from paceline_kernels.rms_norm import rms_norm
-from paceline_kernels.rotary import RotaryTable, apply_rotary, rotary_table
+from paceline_kernels.selector import select_path
+from paceline_runtime.layers.linear import Linear
+from paceline_runtime.layers.parameters import Parameters
+from paceline_runtime.layers.rotary import Rope, Rotary
 from paceline_runtime.models.base import TargetModel
 from paceline_runtime.speculative.dflash.config import DraftConfig
-from paceline_runtime.speculative.dflash.ops import DraftOps
-from paceline_runtime.speculative.dflash.weights import ConvWeights, DraftWeights, LayerWeights
+from paceline_runtime.speculative.dflash.draft_layer import Block, DraftLayer
 
 
 @dataclass(frozen=True)
@@ -30,28 +34,49 @@ class Candidates:
 
 
 class Draft:
-    """A loaded draft. Embedding and head are the target's; rope, norms and dtype are its own."""
+    """Layers over memory that the loader fills. Embedding and head are the target's; rope, norms and dtype are its own.
 
-    def __init__(self, config: DraftConfig, weights: DraftWeights, ops: DraftOps) -> None:
-        self.config, self.weights, self.ops = config, weights, ops
-        device = weights.norm.device
-        exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float32, device=device) / config.head_dim
+    fc:   from the concatenated outputs of all tapped layers to a hidden row
+    taps: its part for each tapped layer, over the same memory
+
+    `backend` says who computes it; the self-check asks for the references.
+    """
+
+    def __init__(self, config: DraftConfig, parameters: Parameters, backend: Backend = Backend.AUTO) -> None:
+        self.config, self.parameters, self.backend = config, parameters, backend
+        self.dtype, self.device = parameters.dtype, parameters.device
+        hidden, eps, rank = config.hidden_size, config.rms_norm_eps, config.selector_rank
+        kv_rows = config.num_kv_heads * config.head_dim
         # No table of positions: whatever context the target allows, the draft's own limit cannot be overrun.
-        self.inverse_frequencies = 1.0 / config.rope_theta**exponents
+        self.rotary = Rotary(Rope("default", config.rope_theta, config.head_dim, {}), self.dtype, self.device)
+        fc = parameters.weight("fc", hidden, len(config.target_layer_ids) * hidden)
+        parts = {layer: slice(index * hidden, (index + 1) * hidden) for index, layer in enumerate(config.target_layer_ids)}
+        self.fc, self.taps = Linear(fc), {layer: Linear(fc.take(columns=part)) for layer, part in parts.items()}
+        self._hidden_norm = parameters.norm("hidden_norm", hidden, eps)
+        kv_names = [f"layers.{index}.self_attn.{part}_proj" for index in range(config.num_layers) for part in "kv"]
+        self._key_value = parameters.linear(dict.fromkeys(kv_names, kv_rows), hidden, split="rows")
+        self.layers = [
+            DraftLayer(config, index, self._key_value.rows(2 * index * kv_rows, 2 * (index + 1) * kv_rows), parameters)
+            for index in range(config.num_layers)
+        ]
+        self._norm = parameters.norm("norm", hidden, eps)
+        self._selector = parameters.linear({"candidate_selector.hidden_projection": rank}, hidden, split=None)
+        self.predecessor, self.successor = (parameters.tensor(name, config.vocab_size, rank) for name in CODEBOOKS)
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """Dtype of weights, context rows and rings."""
-        return self.weights.norm.dtype
+    def computed_by(self, backend: Backend) -> Draft:
+        """The same draft over the same memory, with other kernels."""
+        twin = copy.copy(self)
+        twin.backend = backend
+        return twin
 
     def context_rows(self, taps: torch.Tensor) -> torch.Tensor:
         """Context rows [N, H] from the tapped layers' projected sum [N, H]."""
-        return rms_norm(taps.to(self.dtype), self.weights.hidden_norm, self.config.rms_norm_eps)
+        return self._hidden_norm(taps.to(self.dtype))
 
     def context_projection(self) -> ContextProjection:
         """What turns context rows into keys and values of all layers."""
-        key_norms = torch.stack([layer.k_norm for layer in self.weights.layers])
-        return ContextProjection(self.weights.key_value, key_norms, self.inverse_frequencies, self.config.rms_norm_eps)
+        key_norms = torch.stack([layer.k_norm.weight for layer in self.layers])
+        return ContextProjection(self._key_value, key_norms, self.rotary.inverse_frequencies, self.config.rms_norm_eps)
 
     def block_embeddings(self, target: TargetModel, anchors: torch.Tensor, num_steps: int) -> torch.Tensor:
         """Embeddings [B, 1 + k, H] of the anchors int64 [B], each followed by k masks."""
@@ -71,28 +96,20 @@ class Draft:
         embeddings: [B, W, H]; lengths: int64 [B], position of each anchor; rows: int64 [B], ring of each block
         ring_keys, ring_values: [L, num_rows, R, Hkv, D], see `paceline_kernels.window_attention`
         """
-        hidden, width = embeddings, embeddings.shape[1]
-        positions = (lengths[:, None] + torch.arange(width, device=lengths.device)).flatten()
-        table = rotary_table(positions, self.inverse_frequencies, 1.0, hidden.dtype)
-        for index, layer in enumerate(self.weights.layers):
-            normed = rms_norm(hidden, layer.input_norm, self.config.rms_norm_eps)
-            inner, delta = self._conv_in(layer.attention_conv, normed)
-            q, k, v = self._queries_keys_values(layer, inner, table)
-            attended = self.ops.window_attention(
-                q, ring_keys[index], ring_values[index], rows, lengths, k, v, self.config.sliding_window
-            )
-            hidden = hidden + self._conv_out(layer.attention_conv, functional.linear(attended.flatten(-2), layer.o_proj), delta)
-            normed = rms_norm(hidden, layer.post_attention_norm, self.config.rms_norm_eps)
-            inner, delta = self._conv_in(layer.mlp_conv, normed)
-            hidden = hidden + self._conv_out(layer.mlp_conv, _swiglu(layer, inner), delta)
-        return rms_norm(hidden, self.weights.norm, self.config.rms_norm_eps)
+        positions = (lengths[:, None] + torch.arange(embeddings.shape[1], device=lengths.device)).flatten()
+        table, window = self.rotary.table(positions), self.config.sliding_window
+        block = Block(table, lengths, rows, ring_keys, ring_values, window, self.backend)
+        hidden = embeddings
+        for layer in self.layers:
+            hidden = layer(hidden, block)
+        return self._norm(hidden)
 
     def candidates(self, target: TargetModel, hidden: torch.Tensor) -> Candidates:
         """The likeliest ids of slots [B, k, H] under the target's own head."""
         logits = target.logits(hidden.flatten(0, 1).to(target.dtype))
         unary, ids = logits.topk(self.config.selector_top_k, -1)
         shape = (*hidden.shape[:2], -1)
-        return Candidates(ids.view(shape), unary.view(shape), functional.linear(hidden, self.weights.selector_hidden))
+        return Candidates(ids.view(shape), unary.view(shape), self._selector(hidden))
 
     def select(
         self,
@@ -105,40 +122,19 @@ class Draft:
         """One path through the candidates: tokens int64 [B, k] and q [B, k, C]."""
         num_steps = candidates.ids.shape[1]
         positions = lengths[:, None] + torch.arange(1, num_steps + 1, device=lengths.device)
-        return self.ops.select_path(
-            candidates.unary,
-            candidates.ids,
-            candidates.hidden,
-            self.weights.predecessor,
-            self.weights.successor,
-            anchors,
-            temperature,
-            seeds,
-            positions,
+        return select_path(
+            unary=candidates.unary,
+            candidates=candidates.ids,
+            hidden=candidates.hidden,
+            predecessor=self.predecessor,
+            successor=self.successor,
+            anchors=anchors,
+            temperature=temperature,
+            seeds=seeds,
+            positions=positions,
+            backend=self.backend,
         )
 
-    def _conv_in(self, conv: ConvWeights, normed: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The convolved input of a sublayer, and the dynamic kernels that its output is convolved with."""
-        shape = (*normed.shape[:2], 2, self.config.conv_kernel_size, self.config.num_conv_groups)
-        delta = functional.linear(normed, conv.projection).view(shape)
-        return self.ops.grouped_conv(normed, delta[:, :, 0], conv.base[0]), delta[:, :, 1]
-
-    def _conv_out(self, conv: ConvWeights, output: torch.Tensor, delta: torch.Tensor) -> torch.Tensor:
-        return self.ops.grouped_conv(output, delta, conv.base[1])
-
-    def _queries_keys_values(
-        self, layer: LayerWeights, x: torch.Tensor, table: RotaryTable
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Queries [B, W, Hq, D], keys and values [B, W, Hkv, D] of a block's rows, normed and rotated."""
-        eps, head_dim, block = self.config.rms_norm_eps, self.config.head_dim, x.shape[:2]
-        rows = x.flatten(0, 1)
-        q = functional.linear(rows, layer.q_proj).view(len(rows), -1, head_dim)
-        k, v = functional.linear(rows, layer.key_value).view(len(rows), 2, -1, head_dim).unbind(1)
-        q = apply_rotary(rms_norm(q, layer.q_norm, eps), table)
-        k = apply_rotary(rms_norm(k, layer.k_norm, eps), table)
-        return q.view(*block, -1, head_dim), k.view(*block, -1, head_dim), v.view(*block, -1, head_dim)
-
-
-def _swiglu(layer: LayerWeights, x: torch.Tensor) -> torch.Tensor:
-    gate, up = functional.linear(x, layer.gate_up).chunk(2, -1)
-    return functional.linear(functional.silu(gate) * up, layer.down)
+    def memory_bytes(self) -> int:
+        """Bytes of weights held on the device."""
+        return self.parameters.memory_bytes()

@@ -12,16 +12,19 @@ from pathlib import Path
 import torch
 
 from paceline_compat.checkpoint import read_draft
+from paceline_compat.draft_tensors import expected_shapes
 from paceline_compat.facts import FULL_ATTENTION, DraftFacts, RopeFacts, TargetFacts
 from paceline_compat.pair import Options, Pair
 from paceline_compat.rules import find_problems
+from paceline_runtime.layers.parameters import Parameters
+from paceline_runtime.loaders.checkpoint import Checkpoint
+from paceline_runtime.loaders.fill import check_shapes, fill
+from paceline_runtime.loaders.safetensors_folder import stored_tensors
 from paceline_runtime.models.base import ModelShape, TargetModel
 from paceline_runtime.speculative.dflash.config import DraftConfig
 from paceline_runtime.speculative.dflash.draft import Draft
-from paceline_runtime.speculative.dflash.ops import ops_for
 from paceline_runtime.speculative.dflash.proposer import DFlashProposer
 from paceline_runtime.speculative.dflash.self_check import check_draft
-from paceline_runtime.speculative.dflash.weights import load_weights
 
 _log = logging.getLogger(__name__)
 
@@ -40,16 +43,26 @@ def load_proposer(
 ) -> DFlashProposer:
     """Load a draft for a target; `num_steps` None means block_size - 1, `dtype` is the engine's.
 
-    Raises MetadataError for files that cannot be trusted, DraftMisfitError for a draft that breaks a rule,
-    DraftWeightsError for wrong tensors, SelfCheckError when this machine's kernels draft another block than the references.
+    Raises MetadataError for files that cannot be trusted and for wrong tensors, DraftMisfitError for a draft that breaks a
+    rule, SelfCheckError when this machine's kernels draft another block than the references.
     """
     facts = read_draft(str(path))
     refuse_misfit(facts, target.shape, Options(num_steps=num_steps, max_model_len=max_model_len))
-    config = DraftConfig.from_facts(facts)
-    weights = load_weights(facts, draft_dtype(dtype, device), device)
-    proposer = DFlashProposer(Draft(config, weights, ops_for(device)), target, num_steps or config.block_size - 1)
+    draft = load_draft(facts, draft_dtype(dtype, device), device)
+    proposer = DFlashProposer(draft, target, num_steps or draft.config.block_size - 1)
     _log.info("%s: %s", facts.name, check_draft(proposer, target))
     return proposer
+
+
+def load_draft(facts: DraftFacts, dtype: torch.dtype, device: torch.device) -> Draft:
+    """The draft of a checkpoint that the rules let pass, whatever float dtype it is stored in."""
+    checkpoint = Checkpoint(facts.name, facts.architecture, {}, stored_tensors(facts.tensors))
+    # A config may claim any size: it is held against the tensors that are there before memory is taken for it.
+    check_shapes(checkpoint, expected_shapes(facts))
+    parameters = Parameters(dtype, device)
+    draft = Draft(DraftConfig.from_facts(facts), parameters)
+    fill(checkpoint, parameters)
+    return draft
 
 
 def draft_dtype(engine_dtype: torch.dtype, device: torch.device) -> torch.dtype:

@@ -1,14 +1,14 @@
 """The DFlash 2 proposer: keeps what target rows give the draft, and drafts a block per request and step.
 
 Called by the executor in `launch`, so it reads nothing back to the host. Context rows live in the target's pages, which is
-why a prefix hit at any boundary brings the draft's window with it; keys and values live in a ring per request row.
+why a prefix hit at any boundary brings the draft's window with it; keys and values live in a ring per seat.
 """
 
 from __future__ import annotations
 
 import torch
 
-from paceline_runtime.batch import ForwardBatch
+from paceline_runtime.batch import ForwardBatch, VerifyBatch
 from paceline_runtime.cache.pages import PlaneSpec
 from paceline_runtime.models.base import FeatureSink, TargetModel
 from paceline_runtime.speculative.base import DraftInputs, Proposal
@@ -20,12 +20,12 @@ CONTEXT_PLANE = "dflash_context"
 
 
 class DFlashProposer:
-    """Implements `Proposer`; see there for the life of a request row."""
+    """Implements `Proposer`; see there for the life of a seat."""
 
     name = "dflash"
 
-    def __init__(self, draft: Draft, target: TargetModel, num_steps: int) -> None:
-        self.draft, self.target, self.num_steps = draft, target, num_steps
+    def __init__(self, draft: Draft, target: TargetModel, num_drafts: int) -> None:
+        self.draft, self.target, self.num_drafts = draft, target, num_drafts
         self.kept_row_bytes = draft.config.hidden_size * torch.promote_types(draft.dtype, torch.float32).itemsize
         self._rings: ContextRings | None = None
         self._plane: torch.Tensor | None = None
@@ -35,10 +35,10 @@ class DFlashProposer:
         """One context row per token, in the draft's dtype."""
         return (PlaneSpec(CONTEXT_PLANE, (self.draft.config.hidden_size,), self.draft.dtype),)
 
-    def bind(self, planes: dict[str, torch.Tensor], num_rows: int) -> None:
+    def bind(self, planes: dict[str, torch.Tensor], num_seats: int) -> None:
         """Take the pages' plane and allocate the rings."""
         self._plane = planes[CONTEXT_PLANE]
-        self._rings = ContextRings(self.draft, num_rows)
+        self._rings = ContextRings(self.draft, num_seats)
 
     def unbind(self) -> None:
         """Let go of the pages' plane and the rings."""
@@ -52,7 +52,7 @@ class DFlashProposer:
 
     @property
     def rings(self) -> ContextRings:
-        """Keys and values of context rows by request row."""
+        """Keys and values of context rows by seat."""
         assert self._rings is not None, "bind comes first"
         return self._rings
 
@@ -64,41 +64,41 @@ class DFlashProposer:
         """Write context rows to the pages, and keys and values of those near each request's end to its ring."""
         assert isinstance(sink, TapSum)
         context = self.draft.context_rows(sink.projected)
-        self.plane.flatten(0, 1)[batch.slots] = context
-        rows, positions, kept = self._ring_rows(batch)
-        self.rings.write(rows, positions, context if kept is None else context[kept])
+        self.plane.flatten(0, 1)[batch.cells] = context
+        seats, positions, kept = self._ring_rows(batch)
+        self.rings.write(seats, positions, context if kept is None else context[kept])
 
-    def on_restore(self, row: int, pages: torch.Tensor, num_tokens: int) -> None:
-        """Rebuild the row's ring from the pages of its cached prefix."""
-        self.rings.restore(row, self.plane, pages, num_tokens)
+    def on_restore(self, seat: int, pages: torch.Tensor, num_tokens: int) -> None:
+        """Rebuild the seat's ring from the pages of its cached prefix."""
+        self.rings.restore(seat, self.plane, pages, num_tokens)
 
-    def on_release(self, row: int) -> None:
-        """Nothing to undo: a ring's slots are read by the length of the request that owns the row now."""
+    def on_release(self, seat: int) -> None:
+        """Nothing to undo: a ring is read by the length of the request that has the seat now."""
 
     def propose(self, inputs: DraftInputs) -> Proposal:
         """Draft k tokens per request; the block is always 1 + k wide, since its rows depend on the width."""
         draft, rings = self.draft, self.rings
-        embeddings = draft.block_embeddings(self.target, inputs.pending, self.num_steps)
-        hidden = draft.forward(embeddings, inputs.lengths, inputs.rows, rings.keys, rings.values)
+        embeddings = draft.block_embeddings(self.target, inputs.pending, self.num_drafts)
+        hidden = draft.forward(embeddings, inputs.lengths, inputs.seats, rings.keys, rings.values)
         candidates = draft.candidates(self.target, hidden[:, 1:])
         tokens, q = draft.select(candidates, inputs.pending, inputs.temperature, inputs.seeds, inputs.lengths)
         return Proposal(tokens=tokens, candidates=candidates.ids, q=q)
 
-    def memory_bytes(self, num_rows: int) -> int:
-        """Bytes of the draft's weights and of `num_rows` rings."""
-        return self.draft.weights.memory_bytes() + num_rows * ContextRings.row_bytes(self.draft)
+    def memory_bytes(self, num_seats: int) -> int:
+        """Bytes of the draft's weights and of `num_seats` rings."""
+        return self.draft.memory_bytes() + num_seats * ContextRings.row_bytes(self.draft)
 
     def _ring_rows(self, batch: ForwardBatch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-        """Request row and position of the batch's rows that go to the rings, and which rows those are (None: all)."""
-        device = batch.rows.device
-        if not batch.chunks:
+        """Seat and position of the batch's rows that go to the rings, and which rows those are (None: all)."""
+        device = batch.seats.device
+        if isinstance(batch, VerifyBatch):
             offsets = torch.arange(batch.width, device=device)
-            return batch.rows.repeat_interleave(batch.width), (batch.lengths[:, None] + offsets).flatten(), None
-        rows, positions, kept = [], [], []
+            return batch.seats.repeat_interleave(batch.width), (batch.lengths[:, None] + offsets).flatten(), None
+        seats, positions, kept = [], [], []
         for index, chunk in enumerate(batch.chunks):
             first = max(0, chunk.num_tokens - self.rings.reach)
             offsets = torch.arange(first, chunk.num_tokens, device=device)
-            rows.append(batch.rows[index].expand(offsets.shape))
+            seats.append(batch.seats[index].expand(offsets.shape))
             positions.append(chunk.start + offsets)
             kept.append(chunk.offset + offsets)
-        return torch.cat(rows), torch.cat(positions), torch.cat(kept)
+        return torch.cat(seats), torch.cat(positions), torch.cat(kept)

@@ -1,6 +1,6 @@
 """Keys and values of each request's last context rows, in rings addressed by position.
 
-Called by the proposer. A row never needs a reset: which positions its ring holds follows from the request's length, and
+Called by the proposer. A ring never needs a reset: which positions it holds follows from the request's length, and
 `window_attention` looks at no other slot. 64 slots more than the window keep a verify's rejected rows, which stand past the
 length, from overwriting context that is still in the window.
 """
@@ -15,35 +15,35 @@ from paceline_runtime.speculative.dflash.draft import Draft
 
 
 class ContextRings:
-    """Rings of `num_rows` request rows; row 0 is the dummy.
+    """Rings of `num_seats` seats; seat 0 is the dummy.
 
-    keys, values: [L, num_rows, R, Hkv, D] with R = window + 64
+    keys, values: [L, num_seats, R, Hkv, D] with R = window + 64
     """
 
-    def __init__(self, draft: Draft, num_rows: int) -> None:
+    def __init__(self, draft: Draft, num_seats: int) -> None:
         config = draft.config
         self.size = config.sliding_window + RING_SPARE_ROWS
-        shape = (config.num_layers, num_rows, self.size, config.num_kv_heads, config.head_dim)
-        self.keys = torch.zeros(shape, dtype=draft.dtype, device=draft.weights.norm.device)
+        shape = (config.num_layers, num_seats, self.size, config.num_kv_heads, config.head_dim)
+        self.keys = torch.zeros(shape, dtype=draft.dtype, device=draft.device)
         self.values = torch.zeros_like(self.keys)
         self.reach = config.sliding_window - 1
         self._projection = draft.context_projection()
 
     @staticmethod
     def row_bytes(draft: Draft) -> int:
-        """Bytes of one row's ring."""
+        """Bytes of one ring."""
         config = draft.config
         per_slot = 2 * config.num_layers * config.num_kv_heads * config.head_dim * draft.dtype.itemsize
         return (config.sliding_window + RING_SPARE_ROWS) * per_slot
 
-    def write(self, rows: torch.Tensor, positions: torch.Tensor, context: torch.Tensor) -> None:
-        """Keep context rows [N, H] of positions int64 [N] in request rows int64 [N]; no (row, slot) twice but in row 0."""
+    def write(self, seats: torch.Tensor, positions: torch.Tensor, context: torch.Tensor) -> None:
+        """Keep context rows [N, H] of positions int64 [N] in the rings of seats int64 [N]; no place twice but in seat 0's."""
         keys, values = context_keys_values(context, positions, self._projection)
-        slots = positions % self.size
-        self.keys[:, rows, slots] = keys.transpose(0, 1)
-        self.values[:, rows, slots] = values.transpose(0, 1)
+        places = positions % self.size
+        self.keys[:, seats, places] = keys.transpose(0, 1)
+        self.values[:, seats, places] = values.transpose(0, 1)
 
-    def restore(self, row: int, plane: torch.Tensor, pages: torch.Tensor, num_tokens: int) -> None:
+    def restore(self, seat: int, plane: torch.Tensor, pages: torch.Tensor, num_tokens: int) -> None:
         """Rebuild a ring from the context rows that its window can reach: plane [num_pages, PAGE_TOKENS, H], pages int64 [P].
 
         At most window - 1 rows for one request at a time, which is also what a prefill chunk writes at most.
@@ -51,7 +51,7 @@ class ContextRings:
         positions = torch.arange(max(0, num_tokens - self.reach), num_tokens, device=pages.device)
         if len(positions):
             context = plane[pages[positions // PAGE_TOKENS], positions % PAGE_TOKENS]
-            self.write(torch.full_like(positions, row), positions, context)
+            self.write(torch.full_like(positions, seat), positions, context)
 
     def memory_bytes(self) -> int:
         """Bytes of all rings."""

@@ -11,15 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch.nn import functional
 
 from paceline_compat.memory import PAGE_TOKENS
-from paceline_kernels.rms_norm import rms_norm
-from paceline_kernels.rotary import apply_rotary, rotary_table
-from paceline_runtime.batch import Chunk, ForwardBatch
+from paceline_kernels.backend import Backend
+from paceline_runtime.batch import Chunk, PrefillBatch
 from paceline_runtime.models.base import TargetModel
 from paceline_runtime.speculative.dflash.draft import Candidates, Draft
-from paceline_runtime.speculative.dflash.ops import REFERENCE
 from paceline_runtime.speculative.dflash.proposer import CONTEXT_PLANE, DFlashProposer
 
 NUM_TOKENS = 100
@@ -52,10 +49,10 @@ class SelfCheck:
 @torch.inference_mode()
 def check_draft(proposer: DFlashProposer, target: TargetModel) -> SelfCheck:
     """Draft a known block both ways; raises SelfCheckError when they differ by more than rounding."""
-    draft, num_steps = proposer.draft, proposer.num_steps
+    draft, num_steps = proposer.draft, proposer.num_drafts
     features, anchors = _known_features(draft, target), torch.zeros(1, dtype=torch.int64, device=target.device)
     lengths = torch.full_like(anchors, NUM_TOKENS)
-    plain = Draft(draft.config, draft.weights, REFERENCE)
+    plain = draft.computed_by(Backend.REFERENCE)
     embeddings = draft.block_embeddings(target, anchors, num_steps)
     rings = _served_rings(DFlashProposer(draft, target, num_steps), features)
     hidden = draft.forward(embeddings, lengths, torch.ones_like(anchors), *rings)[:, 1:]
@@ -88,15 +85,14 @@ def _served_rings(proposer: DFlashProposer, features: torch.Tensor) -> tuple[tor
     proposer.bind({CONTEXT_PLANE: plane}, 2)
     positions = torch.arange(NUM_TOKENS, device=device)
     one = torch.ones(1, dtype=torch.int64, device=device)
-    batch = ForwardBatch(
+    batch = PrefillBatch(
         ids=torch.zeros_like(positions),
         positions=positions,
-        slots=pages[positions // PAGE_TOKENS] * PAGE_TOKENS + positions % PAGE_TOKENS,
+        cells=pages[positions // PAGE_TOKENS] * PAGE_TOKENS + positions % PAGE_TOKENS,
         active=torch.ones_like(positions, dtype=torch.bool),
-        rows=one - 1,
+        seats=one - 1,
         page_table=pages[None],
         lengths=one - 1,
-        width=0,
         chunks=(Chunk(0, NUM_TOKENS, 0),),
     )
     sink = proposer.sink(batch)
@@ -109,14 +105,9 @@ def _served_rings(proposer: DFlashProposer, features: torch.Tensor) -> tuple[tor
 
 def _plain_rings(draft: Draft, features: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Keys and values [L, 1, N, Hkv, D] of all context rows at once: a ring as long as the prompt."""
-    config, weights = draft.config, draft.weights
-    context = draft.context_rows(functional.linear(features.flatten(1), torch.cat(weights.fc, 1)))
-    table = rotary_table(torch.arange(NUM_TOKENS, device=context.device), draft.inverse_frequencies, 1.0, context.dtype)
-    keys, values = [], []
-    for layer in weights.layers:
-        k, v = functional.linear(context, layer.key_value).view(NUM_TOKENS, 2, -1, config.head_dim).unbind(1)
-        keys.append(apply_rotary(rms_norm(k, layer.k_norm, config.rms_norm_eps), table))
-        values.append(v)
+    context = draft.context_rows(draft.fc(features.flatten(1)))
+    table = draft.rotary.table(torch.arange(NUM_TOKENS, device=context.device))
+    _, keys, values = zip(*(layer.attention.project(context, table) for layer in draft.layers), strict=True)
     return torch.stack(keys)[:, None], torch.stack(values)[:, None]
 
 

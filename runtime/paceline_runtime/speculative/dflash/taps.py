@@ -7,7 +7,6 @@ is defined on never exist: `fc` is one matrix per tap, and a forward holds one [
 from __future__ import annotations
 
 import torch
-from torch.nn import functional
 
 from paceline_runtime.speculative.dflash.draft import Draft
 
@@ -16,18 +15,18 @@ class TapSum:
     """A `FeatureSink`; `projected` is the sum over taps of `fc_i @ h_i`, [N, H] in at least float32."""
 
     def __init__(self, draft: Draft) -> None:
-        self._fc = dict(zip(draft.config.target_layer_ids, draft.weights.fc, strict=True))
-        self._missing = set(self._fc)
+        self._taps = draft.taps
+        self._missing = set(self._taps)
         self._dtype = draft.dtype
         self._sum: torch.Tensor | None = None
 
     def wants(self, layer: int) -> bool:
         """Whether the draft reads this layer's output."""
-        return layer in self._fc
+        return layer in self._taps
 
     def layer_output(self, layer: int, hidden: torch.Tensor) -> None:
         """Add one layer's part."""
-        part = functional.linear(hidden.to(self._dtype), self._fc[layer]).to(torch.promote_types(self._dtype, torch.float32))
+        part = self._taps[layer](hidden.to(self._dtype)).to(torch.promote_types(self._dtype, torch.float32))
         self._sum = part if self._sum is None else self._sum + part
         self._missing.remove(layer)
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import torch
 
-from paceline_kernels.paged_attention import verify_attention, write_pages
+from paceline_compat.memory import PAGE_TOKENS
+from paceline_kernels.paged_attention import verify_attention, verify_context, write_pages
 from paceline_runtime.layers.parameters import Parameters
 from paceline_runtime.models.hybrid import HybridDecoder, gated_attention
 
@@ -54,17 +55,17 @@ class MtpHead:
         self._mlp = target.make_mlp(f"{LAYER}.mlp", parameters)
 
     def write(
-        self, ids: torch.Tensor, hidden: torch.Tensor, slots: torch.Tensor, positions: torch.Tensor, planes: MtpPlanes
+        self, ids: torch.Tensor, hidden: torch.Tensor, cells: torch.Tensor, positions: torch.Tensor, planes: MtpPlanes
     ) -> None:
-        """Keep K/V of pairs (hidden [N, H], token id [N]) at cache slots int64 [N]; nothing else of a pair outlives it."""
+        """Keep K/V of pairs (hidden [N, H], token id [N]) at cells int64 [N]; nothing else of a pair outlives it."""
         _, k, v, _ = self._project(self._pair(ids, hidden), positions)
-        write_pages(planes.keys, planes.values, slots, k, v)
+        write_pages(planes.keys, planes.values, cells, k, v)
 
     def step(
         self,
         ids: torch.Tensor,
         hidden: torch.Tensor,
-        slots: torch.Tensor,
+        cells: torch.Tensor,
         positions: torch.Tensor,
         planes: MtpPlanes,
         seen: Seen,
@@ -72,13 +73,11 @@ class MtpHead:
         """One pair of each of B requests through the layer, its K/V kept: hidden rows [B, H] for the target's head."""
         x = self._pair(ids, hidden)
         q, k, v, gate = self._project(x, positions)
-        write_pages(planes.keys, planes.values, slots, k, v)
-        attended = verify_attention(
-            q[:, None], planes.keys, planes.values, seen.page_table, seen.lengths, self._attention.scale, first=FIRST_SLOT
-        )
-        x = x + self._attention.finish(attended[:, 0], gate)
-        x = x + self._mlp(self._mlp_norm(x), seen.active)
-        return self._norm(x)
+        write_pages(planes.keys, planes.values, cells, k, v)
+        context = verify_context(seen.page_table, seen.lengths, 1, PAGE_TOKENS, q.dtype, FIRST_SLOT)
+        attended = verify_attention(q[:, None], planes.keys, planes.values, context, self._attention.scale)
+        x, normed = self._mlp_norm.add(x, self._attention.finish(attended[:, 0], gate))
+        return self._norm.add(x, self._mlp(normed, seen.active))[1]
 
     def _pair(self, ids: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
         embedding = self._embedding_norm(self.target.embed(ids))

@@ -12,7 +12,7 @@ import torch
 
 from paceline_compat.memory import PAGE_TOKENS
 from paceline_kernels.counter_random import PROPOSAL, gumbel
-from paceline_runtime.batch import ForwardBatch
+from paceline_runtime.batch import ForwardBatch, VerifyBatch
 from paceline_runtime.cache.pages import PlaneSpec
 from paceline_runtime.models.base import FeatureSink
 from paceline_runtime.speculative.base import DraftInputs, Proposal
@@ -41,7 +41,7 @@ def draw(
 
 
 class MtpProposer:
-    """Implements `Proposer`; see there for the life of a request row.
+    """Implements `Proposer`; see there for the life of a seat.
 
     Which of a verify's rows are committed is not known when they are computed, so all their hidden rows are kept per request,
     with the position of the first: the one before the pending token is found by its position.
@@ -50,8 +50,8 @@ class MtpProposer:
     name = "mtp"
     kept_row_bytes = 0
 
-    def __init__(self, head: MtpHead, num_steps: int) -> None:
-        self.head, self.num_steps = head, num_steps
+    def __init__(self, head: MtpHead, num_drafts: int) -> None:
+        self.head, self.num_drafts = head, num_drafts
         self._planes: MtpPlanes | None = None
         self._hidden = self._first = torch.empty(0)
 
@@ -63,13 +63,13 @@ class MtpProposer:
         ends = PlaneSpec(_PAGE_ENDS, (shape.hidden_size,), dtype, per_page=True)
         return (PlaneSpec(_KEYS, entry, dtype), PlaneSpec(_VALUES, entry, dtype), ends)
 
-    def bind(self, planes: dict[str, torch.Tensor], num_rows: int) -> None:
-        """Take the planes and allocate the hidden rows of each request's last forward: [R, 1 + k, H], first position [R]."""
+    def bind(self, planes: dict[str, torch.Tensor], num_seats: int) -> None:
+        """Take the planes and allocate the hidden rows of each request's last forward: [S, 1 + k, H], first position [S]."""
         target = self.head.target
         self._planes = MtpPlanes(planes[_KEYS], planes[_VALUES], planes[_PAGE_ENDS])
-        shape = (num_rows, 1 + self.num_steps, target.shape.hidden_size)
+        shape = (num_seats, 1 + self.num_drafts, target.shape.hidden_size)
         self._hidden = torch.zeros(shape, dtype=target.dtype, device=target.device)
-        self._first = torch.zeros(num_rows, dtype=torch.int64, device=target.device)
+        self._first = torch.zeros(num_seats, dtype=torch.int64, device=target.device)
 
     def unbind(self) -> None:
         """Let go of the planes and the hidden rows."""
@@ -83,39 +83,39 @@ class MtpProposer:
     def on_rows(self, batch: ForwardBatch, sink: FeatureSink | None, hidden: torch.Tensor) -> None:
         """Write the pairs that the rows complete, and keep the hidden rows that the next pairs need."""
         previous = self._previous(batch, hidden)
-        self.head.write(batch.ids, previous, batch.slots, (batch.positions - 1).clamp(min=0), self.pages)
-        at_end = batch.active & (batch.slots % PAGE_TOKENS == PAGE_TOKENS - 1)
-        self.pages.page_ends[torch.where(at_end, batch.slots // PAGE_TOKENS, 0)] = hidden
-        if batch.width:
-            self._hidden[batch.rows, : batch.width] = hidden.view(-1, batch.width, hidden.shape[-1])
-            self._first[batch.rows] = batch.lengths
+        self.head.write(batch.ids, previous, batch.cells, (batch.positions - 1).clamp(min=0), self.pages)
+        at_end = batch.active & (batch.cells % PAGE_TOKENS == PAGE_TOKENS - 1)
+        self.pages.page_ends[torch.where(at_end, batch.cells // PAGE_TOKENS, 0)] = hidden
+        if isinstance(batch, VerifyBatch):
+            self._hidden[batch.seats, : batch.width] = hidden.view(-1, batch.width, hidden.shape[-1])
+            self._first[batch.seats] = batch.lengths
         else:
             lasts = [chunk.offset + chunk.num_tokens - 1 for chunk in batch.chunks]
-            self._hidden[batch.rows, 0] = torch.stack([hidden[last] for last in lasts])
+            self._hidden[batch.seats, 0] = torch.stack([hidden[last] for last in lasts])
             positions = [batch.lengths[index] + chunk.num_tokens - 1 for index, chunk in enumerate(batch.chunks)]
-            self._first[batch.rows] = torch.stack(positions)
+            self._first[batch.seats] = torch.stack(positions)
 
-    def on_restore(self, row: int, pages: torch.Tensor, num_tokens: int) -> None:
+    def on_restore(self, seat: int, pages: torch.Tensor, num_tokens: int) -> None:
         """Go on from the hidden row at the end of the cached prefix; a row of zeros stands before the first token."""
         if num_tokens:
             assert num_tokens % PAGE_TOKENS == 0, f"a hit of {num_tokens} tokens ends inside a page"
             last = pages[num_tokens // PAGE_TOKENS - 1 : num_tokens // PAGE_TOKENS]
-            self._hidden[row, :1] = self.pages.page_ends.index_select(0, last)
+            self._hidden[seat, :1] = self.pages.page_ends.index_select(0, last)
         else:
-            self._hidden[row, 0].zero_()
-        self._first[row].fill_(num_tokens - 1)  # assigning a number would copy it from the host, and wait
+            self._hidden[seat, 0].zero_()
+        self._first[seat].fill_(num_tokens - 1)  # assigning a number would copy it from the host, and wait
 
-    def on_release(self, row: int) -> None:
-        """Nothing to undo: what the next request of this row reads was written for it."""
+    def on_release(self, seat: int) -> None:
+        """Nothing to undo: what the next request in this seat reads was written for it."""
 
     def propose(self, inputs: DraftInputs) -> Proposal:
         """Draft k tokens one after the other: the likeliest, or for sampled requests one drawn among the likeliest few."""
-        hidden, token, drafts = self._carried(inputs.rows, inputs.lengths), inputs.pending, []
-        for step in range(self.num_steps):
+        hidden, token, drafts = self._carried(inputs.seats, inputs.lengths), inputs.pending, []
+        for step in range(self.num_drafts):
             place = inputs.lengths + step
-            seen = Seen(inputs.page_table, place, inputs.rows > 0)
-            slots = _cache_slots(inputs.page_table, place)
-            hidden = self.head.step(token, hidden, slots, (place - 1).clamp(min=0), self.pages, seen)
+            seen = Seen(inputs.page_table, place, inputs.seats > 0)
+            cells = _cells(inputs.page_table, place)
+            hidden = self.head.step(token, hidden, cells, (place - 1).clamp(min=0), self.pages, seen)
             drafts.append(draw(self.head.target.logits(hidden), inputs.temperature, inputs.seeds, place + 1))
             token = drafts[-1][0]
         tokens, candidates, q = (torch.stack(parts, dim=1) for parts in zip(*drafts, strict=True))
@@ -127,29 +127,30 @@ class MtpProposer:
         assert self._planes is not None, "bind comes first"
         return self._planes
 
-    def memory_bytes(self, num_rows: int) -> int:
-        """Bytes of the head's weights and the hidden rows kept for `num_rows` requests."""
+    def memory_bytes(self, num_seats: int) -> int:
+        """Bytes of the head's weights and the hidden rows kept for `num_seats` requests."""
         target = self.head.target
-        row_bytes = (1 + self.num_steps) * target.shape.hidden_size * target.dtype.itemsize + torch.int64.itemsize
-        return self.head.parameters.memory_bytes() + num_rows * row_bytes
+        row_bytes = (1 + self.num_drafts) * target.shape.hidden_size * target.dtype.itemsize + torch.int64.itemsize
+        return self.head.parameters.memory_bytes() + num_seats * row_bytes
 
-    def _carried(self, rows: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    def _carried(self, seats: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
         """The hidden row [B, H] before the token at position `lengths` [B]."""
-        index = (lengths - 1 - self._first[rows]).clamp(0, self.num_steps)
-        return self._hidden[rows, index]
+        index = (lengths - 1 - self._first[seats]).clamp(0, self.num_drafts)
+        return self._hidden[seats, index]
 
     def _previous(self, batch: ForwardBatch, hidden: torch.Tensor) -> torch.Tensor:
         """The hidden row before each row of the batch: its neighbour's, or for the first of a request the carried one."""
-        previous, carried = hidden.roll(1, dims=0), self._carried(batch.rows, batch.lengths)
-        if batch.width:
+        previous, carried = hidden.roll(1, dims=0), self._carried(batch.seats, batch.lengths)
+        if isinstance(batch, VerifyBatch):
             previous.view(-1, batch.width, hidden.shape[-1])[:, 0] = carried
+            return previous
         for index, chunk in enumerate(batch.chunks):
             previous[chunk.offset] = carried[index]
         return previous
 
 
-def _cache_slots(page_table: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-    """Cache slots int64 [B] of positions [B]; what stands past a request's pages goes to the dummy page."""
+def _cells(page_table: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    """Cells int64 [B] of positions [B]; what stands past a request's pages goes to the dummy page."""
     index = positions // PAGE_TOKENS
     pages = page_table.gather(1, index.clamp(max=page_table.shape[1] - 1)[:, None])[:, 0]
     return torch.where(index < page_table.shape[1], pages, 0) * PAGE_TOKENS + positions % PAGE_TOKENS

@@ -13,30 +13,10 @@ def upload(values: Any, dtype: torch.dtype, device: torch.device) -> torch.Tenso
     return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host
 
 
-class Uploads:
-    """Small integer inputs of a step, by name: uploaded again only when they change, which between decode steps is rare."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._last: dict[str, tuple[list[Any], torch.Tensor]] = {}
-
-    def ints(self, name: str, values: list[int]) -> torch.Tensor:
-        """int64 [B]."""
-        return self._get(name, values, values)
-
-    def padded(self, name: str, rows: list[tuple[int, ...]]) -> torch.Tensor:
-        """int64 [B, P]: rows of different length, padded with 0."""
-        last = self._last.get(name)
-        if last is not None and last[0] == rows:
-            return last[1]
-        width = max(1, *(len(row) for row in rows))
-        return self._get(name, rows, [[*row, *[0] * (width - len(row))] for row in rows])
-
-    def _get(self, name: str, key: list[Any], values: Any) -> torch.Tensor:
-        last = self._last.get(name)
-        if last is None or last[0] != key:
-            last = self._last[name] = key, upload(values, torch.int64, self._device)
-        return last[1]
+def refill(buffer: torch.Tensor, values: Any) -> None:
+    """Overwrite a device tensor with (nested) Python numbers, in the order of its stream, without waiting."""
+    host = torch.tensor(values, dtype=buffer.dtype)
+    buffer.copy_(host.pin_memory() if buffer.is_cuda else host, non_blocking=True)
 
 
 class HostCopy:

@@ -1,0 +1,34 @@
+"""From an attention's projected rows to queries and pages: norms on heads, rotary positions, K/V written in place."""
+
+from __future__ import annotations
+
+import torch
+
+from paceline_kernels.backend import Backend, runs_kernel
+from paceline_kernels.place_heads import reference
+from paceline_kernels.place_heads.reference import HeadLayout, HeadNorms, gates, split_heads
+from paceline_kernels.rotary import RotaryTable
+
+__all__ = ["HeadLayout", "HeadNorms", "gates", "place_heads", "split_heads"]
+
+
+def place_heads(
+    projected: torch.Tensor,
+    layout: HeadLayout,
+    norms: HeadNorms | None,
+    rotary: RotaryTable,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    places: torch.Tensor,
+    *,
+    backend: Backend = Backend.AUTO,
+) -> torch.Tensor:
+    """Write K/V of N projected rows to the pages, and give their queries [N, Hq, D], normed and rotated.
+
+    keys, values [P, page, Hkv, D]; places int64 [N]: page * page size + offset of each row.
+    """
+    if runs_kernel(backend, projected.device, projected.dtype):
+        from paceline_kernels.place_heads import kernel
+
+        return kernel.place_heads(projected, layout, norms, rotary, keys, values, places)
+    return reference.place_heads(projected, layout, norms, rotary, keys, values, places)

@@ -1,0 +1,82 @@
+"""What a launched step gave, and its way to the host: copies are started in the launch and waited for when it is collected.
+
+Made and read by the executor; the engine holds handles of steps in flight. It knows nothing of how tokens were chosen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from paceline_runtime.device.transfer import HostCopy
+from paceline_runtime.sampling.accept import Accepted
+from paceline_runtime.step import RowResult, StepPlan, StepResult, Variant
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What B rows gave, on the device.
+
+    num_verified int64 [B]: drafts that were looked at; logprobs: of the run's tokens [B, W], and ids and values [B, W, N] of
+    the likeliest ones, None where nobody asks.
+    """
+
+    accepted: Accepted
+    num_verified: torch.Tensor
+    logprobs: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None
+
+
+def outcome_of(logits: torch.Tensor, accepted: Accepted, num_verified: torch.Tensor, variant: Variant) -> Outcome:
+    """A verify's outcome; log probabilities of logits [B, W, V] only where some row asks for them."""
+    if variant.num_logprobs is None:
+        return Outcome(accepted, num_verified, None)
+    everything = torch.log_softmax(logits, dim=-1)
+    chosen = everything.gather(-1, accepted.run[..., None])[..., 0]
+    top = everything.topk(min(max(variant.num_logprobs, 1), everything.shape[-1]), dim=-1)
+    return Outcome(accepted, num_verified, (chosen, top.indices, top.values))
+
+
+class Results:
+    """An outcome on its way to the host."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        self._tokens, self._num_tokens = HostCopy(outcome.accepted.run), HostCopy(outcome.accepted.num_tokens)
+        self._num_verified = HostCopy(outcome.num_verified)
+        self._logprobs = tuple(map(HostCopy, outcome.logprobs or ()))
+
+    def rows(self, count: int) -> tuple[RowResult, ...]:
+        """Wait for the copies; the first `count` rows."""
+        runs, nums, verified = self._tokens.read(), self._num_tokens.read(), self._num_verified.read()
+        logprobs = [copy.read() for copy in self._logprobs]
+        found: list[RowResult] = []
+        for row in range(count):
+            num = int(nums[row])
+            details = None
+            if logprobs:
+                chosen, ids, values = logprobs
+                details = tuple(
+                    (float(chosen[row, j]), tuple(ids[row, j].tolist()), tuple(values[row, j].tolist())) for j in range(num)
+                )
+            found.append(RowResult(tuple(runs[row, :num].tolist()), int(verified[row]), details))
+        return tuple(found)
+
+
+@dataclass(frozen=True)
+class Handle:
+    """A launched step: `decode` results by decode row, `prefill` by the prefill rows that draw a token.
+
+    `is_steady`: whether the step takes the time that such steps take, or loads and captures what later ones find.
+    """
+
+    plan: StepPlan
+    decode: Results | None
+    prefill: Results | None
+    is_steady: bool = True
+
+    def read(self) -> StepResult:
+        """Wait for the step; results in the order of the plan's rows."""
+        decode = self.decode.rows(len(self.plan.decode)) if self.decode else ()
+        drawn = iter(self.prefill.rows(sum(row.samples for row in self.plan.prefill)) if self.prefill else ())
+        prefill = tuple(next(drawn) if row.samples else RowResult(()) for row in self.plan.prefill)
+        return StepResult(decode, prefill)

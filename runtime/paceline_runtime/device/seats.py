@@ -1,0 +1,80 @@
+"""Everything a running request needs on the device, by seat: what the next step reads without the host having seen it.
+
+Owned by the executor. Seat 0 is the dummy of inert rows: its length stays 0, its pages are dummies, what its history holds
+means nothing. `lengths[seat]` counts the tokens in the cache and is the position of the pending token;
+`history[seat, : lengths + 1]` are the committed ids, the pending one last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from paceline_compat.memory import pages_for
+from paceline_runtime.device.seat_params import SeatParams
+from paceline_runtime.device.transfer import upload
+from paceline_runtime.step import PageChange, Start
+
+
+class SeatBuffers:
+    """Buffers of `num_seats` seats, dummy included, for contexts of `max_model_len` tokens.
+
+    history int64 [S, max_model_len + slack]; page_table int64 [S, P], dummy pages past a request's own;
+    lengths, replay, state_slots int64 [S]. `replay` counts the rows of the last verify that were committed: what a recurrent
+    state has yet to apply.
+    """
+
+    def __init__(self, num_seats: int, max_model_len: int, slack: int, device: torch.device) -> None:
+        self.history = torch.zeros((num_seats, max_model_len + slack), dtype=torch.int64, device=device)
+        self.page_table = torch.zeros((num_seats, pages_for(max_model_len)), dtype=torch.int64, device=device)
+        self.lengths, self.replay, self.state_slots = torch.zeros((3, num_seats), dtype=torch.int64, device=device)
+        self.params = SeatParams(num_seats, device)
+        self.max_model_len = max_model_len
+        self.device = device
+
+    def start(self, start: Start) -> torch.Tensor:
+        """A request takes a seat with its committed tokens, some of them cached; returns the pages of those, int64 [P]."""
+        seat, pages = start.seat, upload(start.pages, torch.int64, self.device)
+        self.history[seat, : len(start.tokens)] = upload(start.tokens, torch.int64, self.device)
+        self.page_table[seat].zero_()
+        self.page_table[seat, : len(start.pages)] = pages
+        self.lengths[seat].fill_(start.num_cached)  # assigning a number would copy it from the host, and wait
+        self.replay[seat].fill_(0)
+        self.state_slots[seat].fill_(start.state_slot)
+        self.params.start(start)
+        return pages
+
+    def change_pages(self, changes: Sequence[PageChange]) -> None:
+        """Pages that seats were given, or got in the place of others."""
+        places = [(change.seat, change.first + i, page) for change in changes for i, page in enumerate(change.pages)]
+        if places:
+            seats, columns, pages = upload(places, torch.int64, self.device).unbind(1)
+            self.page_table[seats, columns] = pages
+
+    def pages_of(self, seats: torch.Tensor, num_pages: int) -> torch.Tensor:
+        """The first pages of each seat int64 [B]: [B, num_pages]."""
+        return self.page_table[seats, :num_pages]
+
+    def pending(self, seats: torch.Tensor) -> torch.Tensor:
+        """Pending token of each seat, int64 [B]."""
+        return self.history[seats, self.lengths[seats]]
+
+    def append(self, seats: torch.Tensor, run: torch.Tensor, num_tokens: torch.Tensor) -> None:
+        """Commit runs [B, W], the first `num_tokens` [B] of each; the last committed becomes the pending token."""
+        columns = torch.arange(run.shape[1], device=self.device)
+        kept = columns < num_tokens[:, None]
+        targets = torch.where(kept, seats[:, None], 0)
+        positions = (self.lengths[seats][:, None] + 1 + columns).clamp(max=self.history.shape[1] - 1)
+        self.history[targets, positions] = run
+        self.lengths[seats] = (self.lengths[seats] + num_tokens).clamp(max=self.max_model_len)
+        self.replay[seats] = num_tokens
+
+    def append_first(self, seats: torch.Tensor, tokens: torch.Tensor) -> None:
+        """Commit the first token after a prompt, [B]: it becomes the pending token; the cache holds the prompt already."""
+        self.history[seats, self.lengths[seats]] = tokens
+
+    def memory_bytes(self) -> int:
+        """Bytes of the buffers."""
+        buffers = (self.history, self.page_table, self.lengths, self.replay, self.state_slots)
+        return sum(buffer.nbytes for buffer in buffers) + self.params.memory_bytes()
