@@ -39,7 +39,7 @@ def test_equals_the_reference(rows: int, outputs: int, columns: int, splits: int
     for given in (None, bias):
         expected = reference.skinny_linear(x.float(), weight.float(), None if given is None else given.float())
         assert_close(expected, streaming.stream_rows(x, weight, given, tile=tile), 4e-3)
-        expected = reference.skinny_gated_linear(x.float(), weight.float(), None if given is None else given.float())
+        expected = reference.skinny_gated_linear(x, weight, given)
         assert_close(expected, streaming.stream_gated(x, weight, given, tile=tile), 4e-3)
 
 

@@ -54,7 +54,9 @@ def stream(
     if HAS_BIAS:
         total += tl.load(bias_ptr + n, mask=in_outputs, other=0.0).to(tl.float32)[None, :]
     if GATED:
-        gate, up = tl.split(tl.reshape(total, (BLOCK_M, BLOCK_N // 2, 2)))
+        # Rounded as where the activation has a launch of its own: other numbers of rows go there, and must give the same.
+        rounded = total.to(out_ptr.dtype.element_ty).to(tl.float32)
+        gate, up = tl.split(tl.reshape(rounded, (BLOCK_M, BLOCK_N // 2, 2)))
         half = block * (BLOCK_N // 2) + tl.arange(0, BLOCK_N // 2)
         value = gate * tl.sigmoid(gate) * up
         place = m.to(tl.int64)[:, None] * (num_outputs // 2) + half[None, :]
@@ -94,5 +96,6 @@ def sum_splits(
             second += tl.load(bias_ptr + c * step + 1, mask=inside, other=0.0).to(tl.float32)
     value = first
     if GATED:
-        value = first * tl.sigmoid(first) * second
+        gate = first.to(out_ptr.dtype.element_ty).to(tl.float32)
+        value = gate * tl.sigmoid(gate) * second.to(out_ptr.dtype.element_ty).to(tl.float32)
     tl.store(out_ptr + row * width + c, value.to(out_ptr.dtype.element_ty), mask=inside)

@@ -29,6 +29,6 @@ def linear_parts(x: torch.Tensor, weight: torch.Tensor, parts: int) -> torch.Ten
 
 def skinny_gated_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     """`silu(gate) * up` of a gated weight [2 I, K] and bias [2 I]: x [M, K] to [M, I]."""
-    wide = torch.promote_types(x.dtype, torch.float32)
-    both = functional.linear(x.to(wide), weight.to(wide), None if bias is None else bias.to(wide))
-    return (functional.silu(both[:, 0::2]) * both[:, 1::2]).to(x.dtype)
+    both = functional.linear(x, weight, bias)
+    wide = both.to(torch.promote_types(both.dtype, torch.float32))
+    return (functional.silu(wide[:, 0::2]) * wide[:, 1::2]).to(x.dtype)

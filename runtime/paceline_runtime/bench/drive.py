@@ -34,6 +34,7 @@ def make_engine(
     num_requests: int,
     max_model_len: int,
     prefill_chunk: int,
+    decode_prefill_tokens: int | None = None,
     accept: Accept = judge,
 ) -> Engine:
     """An engine with room for `num_requests` whole contexts, and no prefix cache: a hit would be no prefill."""
@@ -42,6 +43,7 @@ def make_engine(
         max_running_req=num_requests,
         max_model_len=max_model_len,
         max_prefill_tokens=prefill_chunk,
+        decode_prefill_tokens=decode_prefill_tokens,
         num_pages=num_requests * -(-max_model_len // PAGE_TOKENS),
         cache_type="naive",
     )
@@ -69,6 +71,8 @@ def start_decoding(engine: Engine, num_requests: int, context_tokens: int) -> li
     for index, name in enumerate(names):
         submit(engine, name, random_prompt(engine, context_tokens, index))
     while engine.scheduler.num_decoding < num_requests:
+        if not engine.has_work:
+            raise ConfigError(["some requests came to their end before the last one decoded: give them longer contexts"])
         engine.step()
     return names
 

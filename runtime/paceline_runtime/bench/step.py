@@ -135,6 +135,8 @@ def _measure(args: argparse.Namespace, one: Subject, algorithm: str) -> Iterator
         raise ConfigError([f"--tokens-per-step must be between 1 and {1 + num_steps} at {num_steps} drafts, got {tokens:g}"])
     proposer = one.proposer(algorithm, num_steps or None, max_model_len)
     sizes = {"num_requests": max(args.requests), "max_model_len": max_model_len, "prefill_chunk": args.prefill_chunk}
+    # Prompts at once: by shares, those that decode would reach their ends while the last prompts wait.
+    sizes["decode_prefill_tokens"] = args.prefill_chunk
     engine = make_engine(one, proposer, **sizes, accept=SyntheticAcceptance(tokens, one.target.device))
     for num_requests in args.requests:
         step_s, launch_s = decode_times(engine, num_requests, args.context_tokens, args.steps)

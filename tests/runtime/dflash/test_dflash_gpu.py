@@ -143,7 +143,7 @@ def test_captured_proposal_replays_for_other_requests(harness: Harness) -> None:
         captured = harness.proposer.propose(inputs)
 
     others = draft_inputs([3, 1, 2], [9, 8, 4], [300, 100, 200], [0.9, 0.0, 0.0], [7, 8, 9], device="cuda")
-    for name in ("rows", "pending", "lengths", "temperature", "seeds"):
+    for name in ("seats", "pending", "lengths", "temperature", "seeds"):
         getattr(inputs, name).copy_(getattr(others, name))
     graph.replay()
     expected = harness.proposer.propose(others)
