@@ -28,6 +28,7 @@ from paceline_runtime.engine.memory import (
     SizeError,
     available_bytes,
     budget_bytes,
+    captures,
     plan_memory,
     refuse_more_than_there_is,
 )
@@ -77,7 +78,7 @@ def build_engine(config: EngineConfig, on_progress: Progress | None = None, deco
     engine = assemble(config, target, proposer, decode)
     report("warming up", 0.9)
     warm_up(engine)
-    if device.type == "cuda" and config.cuda_graphs:
+    if captures(config, device):
         report("capturing CUDA graphs", 0.95)
         rehearse(engine.executor, engine.depths, config.max_running_req)
     report("ready", 1.0)
@@ -99,7 +100,7 @@ def assemble(
     On a GPU decode steps are captured as CUDA graphs, unless the configuration or a given `decoder` says otherwise.
     """
     plan = plan_memory(config, target, proposer)
-    if decoder is None and target.device.type == "cuda" and config.cuda_graphs:
+    if decoder is None and captures(config, target.device):
         decoder = GraphDecoder(CudaCapture(target.device))
         buckets = buckets or graph_buckets(config.max_running_req, pages_for(plan.max_model_len))
     executor = Executor(target, proposer, accept=accept, buckets=buckets or EXACT, decoder=decoder)

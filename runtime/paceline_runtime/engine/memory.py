@@ -18,6 +18,9 @@ from paceline_runtime.engine.host_memory import host_free_bytes
 from paceline_runtime.models.base import TargetMemory, TargetModel
 from paceline_runtime.speculative.base import Proposer
 
+_GRAPHS_BYTES = 256 << 20
+"""An allowance for the graphs' nodes, some 700 a step of a 27B model, and for what they leave."""
+
 
 class SizeError(ValueError):
     """Sizes that cannot be. `field` is the one of `EngineConfig` that is at fault first."""
@@ -104,6 +107,7 @@ def _fixed_parts(
         ("journals", (config.max_running_req + 1) * (1 + num_drafts) * target.shape.journal_row_bytes),
         ("seats", seat_bytes(config.max_running_req, max_model_len, num_drafts)),
         ("step temporaries", _temporary_bytes(config, target, proposer, max_model_len)),
+        *((("CUDA graphs", graph_bytes(config, target, proposer)),) if captures(config, target.device) else ()),
     )
 
 
@@ -126,6 +130,19 @@ def _temporary_bytes(config: EngineConfig, target: TargetModel, proposer: Propos
     activation_bytes = config.max_prefill_tokens * (shape.layer_values * target.dtype.itemsize + kept)
     gathered = gathered_bytes(max_model_len, shape.num_kv_heads, shape.head_dim, target.dtype.itemsize)
     return logits_bytes(rows, shape.vocab_size, target.dtype.itemsize) + activation_bytes + gathered
+
+
+def captures(config: EngineConfig, device: torch.device) -> bool:
+    """Whether decode steps are captured as CUDA graphs."""
+    return config.cuda_graphs and device.type == "cuda"
+
+
+def graph_bytes(config: EngineConfig, target: TargetModel, proposer: Proposer | None) -> int:
+    """The pool that all graphs share: what the largest decode step takes while it runs, beside what a prefill takes, and the
+    graphs themselves."""
+    rows = config.max_running_req * (1 + (proposer.num_drafts if proposer else 0))
+    logits = logits_bytes(rows, target.shape.vocab_size, target.dtype.itemsize)
+    return logits + rows * target.shape.layer_values * target.dtype.itemsize + _GRAPHS_BYTES
 
 
 def budget_bytes(

@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from paceline_compat import PlanOptions, plan, read_target
 from paceline_runtime.config import EngineConfig
 from paceline_runtime.engine.build import assemble, build_engine, pick_device
 from paceline_runtime.engine.host_memory import host_free_bytes
-from paceline_runtime.engine.memory import budget_bytes, plan_memory
+from paceline_runtime.engine.memory import budget_bytes, captures, graph_bytes, plan_memory
 from paceline_runtime.messages import Rebuild, Submit
 from paceline_runtime.params import SamplingParams
 from paceline_runtime.speculative.ngram import NgramProposer
@@ -32,6 +33,17 @@ def test_the_stores_are_as_large_as_planned(target):
     assert parts["target weights"] == target.memory_bytes()
     assert parts["K/V and context pages"] == engine.executor.memory.pages.memory_bytes()
     assert abs(parts["seats"] - engine.executor.seats.memory_bytes()) < 256
+
+
+def test_graphs_are_planned_where_steps_are_captured(target):
+    """Their pool holds the largest step, drafts and all, beside what prefills take; a CPU and a plain engine have none."""
+    config, drafts = _config(), NgramProposer(3)
+    on_gpu = SimpleNamespace(shape=target.shape, dtype=target.dtype, device=torch.device("cuda"))
+
+    assert captures(config, on_gpu.device)
+    assert not captures(_config(cuda_graphs=False), on_gpu.device)
+    assert "CUDA graphs" not in dict(plan_memory(config, target, drafts).parts)
+    assert graph_bytes(config, on_gpu, drafts) - graph_bytes(config, on_gpu, None) >= 3 * 4 * 4 * target.shape.vocab_size
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3", "qwen3_5", "qwen3_5_moe"])
