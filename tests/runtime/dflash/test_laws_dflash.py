@@ -166,8 +166,9 @@ def record_drafts(engine: Engine) -> dict[tuple[int, ...], torch.Tensor]:
 
     def recording(inputs: DraftInputs) -> Proposal:
         proposal = propose(inputs)
-        for row, length, tokens in zip(inputs.seats, inputs.lengths, proposal.tokens, strict=True):
-            drafts[tuple(inputs.history[row, : length + 1].tolist())] = tokens
+        for seat, length, tokens in zip(inputs.seats, inputs.lengths, proposal.tokens, strict=True):
+            if seat:
+                drafts[tuple(inputs.history[seat, : length + 1].tolist())] = tokens
         return proposal
 
     proposer.propose = recording

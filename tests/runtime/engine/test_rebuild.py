@@ -103,13 +103,13 @@ ERRORS = [
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
-@pytest.mark.parametrize("place", ["pages", "rows", "proposer"])
+@pytest.mark.parametrize("place", ["pages", "seats", "proposer"])
 def test_a_failed_allocation_brings_the_old_sizes_back(engine, monkeypatch, place, error):
     """Wherever it fails. The text stays, cached prefixes are gone with their pages, and what was taken is given back."""
     owner, name, make = {
         "pages": (build, "PageStore", PageStore),
-        "rows": (build, "SeatBuffers", SeatBuffers),
-        "proposer": (engine.executor.proposer, "bind", lambda planes, num_rows: set()),
+        "seats": (build, "SeatBuffers", SeatBuffers),
+        "proposer": (engine.executor.proposer, "bind", lambda planes, num_seats: set()),
     }[place]
     failing = Failing(make, error)
     monkeypatch.setattr(owner, name, failing)

@@ -53,9 +53,9 @@ def record_drafts(proposer) -> list[tuple[list[int], list[int]]]:
 
     def recording(inputs):
         proposal = propose(inputs)
-        for index, (row, length) in enumerate(zip(inputs.seats, inputs.lengths, strict=True)):
-            if inputs.temperature[index] == 0:
-                seen.append((inputs.history[row, : length + 1].tolist(), proposal.tokens[index].tolist()))
+        for index, (seat, length) in enumerate(zip(inputs.seats, inputs.lengths, strict=True)):
+            if seat and inputs.temperature[index] == 0:
+                seen.append((inputs.history[seat, : length + 1].tolist(), proposal.tokens[index].tolist()))
         return proposal
 
     proposer.propose = recording
@@ -127,8 +127,8 @@ def test_what_drafts_are_drawn_from_is_the_oracles(pair, target):
 
     def recording(inputs):
         proposal = propose(inputs)
-        for index, (row, length) in enumerate(zip(inputs.seats, inputs.lengths, strict=True)):
-            text = inputs.history[row, : length + 1].tolist()
+        for index, (seat, length) in enumerate(zip(inputs.seats, inputs.lengths, strict=True)):
+            text = inputs.history[seat, : length + 1].tolist()
             seen.append((text, proposal.candidates[index, 0], proposal.q[index, 0]))
         return proposal
 
