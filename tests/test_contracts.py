@@ -10,7 +10,7 @@ from source_tree import PACKAGES, ROOT
 
 
 def test_import_contracts_are_kept() -> None:
-    """Between the packages, between the rooms of the runtime and of compat, and away from torch where it must not be."""
+    """Between the packages, between the rooms of each, and away from torch where it must not be."""
     command = [str(Path(sys.executable).with_name("lint-imports")), "--no-cache"]
 
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -28,8 +28,8 @@ from paceline_compat import (
 )
 from paceline_compat.places.uri import HubUri, UriError, parse_uri
 from paceline_operator.errors import Problem
-from paceline_operator.inspection import COMPATIBLE, UNKNOWN
-from paceline_operator.judgement import Judgement, judge
+from paceline_operator.gates.inspection import COMPATIBLE, UNKNOWN
+from paceline_operator.gates.judgement import Judgement, judge
 from paceline_operator.names import ENV_DRAFT_HUB_TOKEN, TERMINATION_LOG, TERMINATION_LOG_BYTES
 
 # Checkpoints and hubs say what they like; the status and the termination message have bounds.

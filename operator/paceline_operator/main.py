@@ -10,13 +10,13 @@ import time
 
 import kopf
 
+from paceline_operator.cluster.kinds import WATCHED
+from paceline_operator.cluster.resync import SELECTOR
 from paceline_operator.config import OperatorConfig, from_environment
 from paceline_operator.errors import ConfigError
-from paceline_operator.handlers import register
-from paceline_operator.kinds import WATCHED
-from paceline_operator.loop import Operator
+from paceline_operator.loop.handlers import register
+from paceline_operator.loop.operator import Operator
 from paceline_operator.names import ANNOTATION_PREFIX
-from paceline_operator.resync import SELECTOR
 
 # Below the pod's grace period of 30 s.
 EXIT_TIMEOUT_S = 20.0

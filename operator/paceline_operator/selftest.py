@@ -14,7 +14,7 @@ import urllib.request
 from collections.abc import Sequence
 from typing import Any
 
-from paceline_operator.reviews import sample_review
+from paceline_operator.admission.sample import sample_review
 
 TIMEOUT_S = 10.0
 

@@ -8,8 +8,9 @@ import yaml
 from chart_objects import only
 from source_tree import ROOT
 
-from paceline_operator import config, main, names, reviews
-from paceline_operator.kinds import CHILDREN, OPTIONAL, WATCHED
+from paceline_operator import config, main, names
+from paceline_operator.admission import sample as reviews
+from paceline_operator.cluster.kinds import CHILDREN, OPTIONAL, WATCHED
 
 CHART = ROOT / "charts" / "paceline"
 DIGEST = "sha256:" + "a" * 64

@@ -8,9 +8,9 @@ from kubernetes.aio import client as kubernetes_client
 from kubernetes.aio import config as kubernetes_config
 from processcluster import Cluster as ProcessCluster
 
-from paceline_operator.cluster import Cluster
+from paceline_operator.cluster.client import Cluster
+from paceline_operator.cluster.kinds import BY_NAME
 from paceline_operator.errors import ApiError, GoneError
-from paceline_operator.kinds import BY_NAME
 
 SERVICE = BY_NAME["Service"]
 

@@ -336,7 +336,7 @@ def test_every_field_is_described_and_bounded():
 
 def test_defaults_are_the_operators(api, namespace):
     """The API server and the operator's own parser mean the same by what is left out."""
-    from paceline_operator.spec import parse
+    from paceline_operator.spec.model import parse
 
     api.apply(resource(CLAIM), "-n", namespace)
     stored = yaml.safe_load(api.kubectl("get", "specm", "demo", "-n", namespace, "-o", "yaml"))

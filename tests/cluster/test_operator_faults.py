@@ -1,7 +1,7 @@
 """What goes wrong in a cluster, and that the operator neither loses nor doubles anything because of it.
 
 The chart runs as it ships, models are served by a stub that starts at once. Failing answers of the API server and closed
-watches are injected on an emulated one (tests/operator/test_loop.py).
+watches are injected on an emulated one (tests/operator/loop/test_loop.py).
 """
 
 import base64

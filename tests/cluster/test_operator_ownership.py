@@ -13,10 +13,10 @@ import stub_keda
 from operator_scene import STUB, Scene, installed, models_namespace
 from processcluster import Cluster
 
-from paceline_operator.cluster import path_of
-from paceline_operator.kinds import BY_NAME, CHILDREN
+from paceline_operator.cluster.client import path_of
+from paceline_operator.cluster.kinds import BY_NAME, CHILDREN
 from paceline_operator.objects.inspect import job_name
-from paceline_operator.spec import parse
+from paceline_operator.spec.model import parse
 
 KEDA: dict[str, Any] = {"maxReplicas": 3, "keda": {"prometheusAddress": "http://prometheus:9090"}}
 LABELS = {"app.kubernetes.io/name": "paceline", "app.kubernetes.io/managed-by": "paceline-operator"}

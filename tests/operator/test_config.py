@@ -9,10 +9,10 @@ from operator_builders import NOW, make_resource
 
 from paceline_operator.config import from_environment
 from paceline_operator.errors import ConfigError
-from paceline_operator.events import MAX_MESSAGE, event
 from paceline_operator.main import main, settings_for
-from paceline_operator.quantity import parse_quantity, same_quantity
-from paceline_operator.status import Change
+from paceline_operator.planning.quantity import parse_quantity, same_quantity
+from paceline_operator.status.events import MAX_MESSAGE, event
+from paceline_operator.status.status import Change
 
 GOOD = {
     "PACELINE_OPERATOR_IMAGE": "o:1",

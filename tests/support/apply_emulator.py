@@ -13,8 +13,8 @@ from typing import Any
 import aiohttp.web
 from kmock import KubernetesEmulator, ResourceInfo, action
 
-from paceline_operator.kinds import BY_NAME, EVENT, Kind
-from paceline_operator.leadership import CLUSTER_PEERING, NAMESPACED_PEERING
+from paceline_operator.cluster.kinds import BY_NAME, EVENT, Kind
+from paceline_operator.cluster.leadership import CLUSTER_PEERING, NAMESPACED_PEERING
 
 NAMESPACE = Kind("v1", "Namespace", "namespaces")
 DEFINITION = Kind("apiextensions.k8s.io/v1", "CustomResourceDefinition", "customresourcedefinitions")

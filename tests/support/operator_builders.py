@@ -6,14 +6,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from paceline_operator.caching import Caching
 from paceline_operator.config import OperatorConfig
-from paceline_operator.desired import desired, inherit
-from paceline_operator.inspection import COMPATIBLE, Inspection
+from paceline_operator.gates.caching import Caching
+from paceline_operator.gates.inspection import COMPATIBLE, Inspection
 from paceline_operator.objects.inspect import inspect_key
-from paceline_operator.observed import Observed
-from paceline_operator.observed import observe as observe_model
-from paceline_operator.spec import Model, parse
+from paceline_operator.observed.observed import Observed
+from paceline_operator.observed.observed import observe as observe_model
+from paceline_operator.planning.desired import desired, inherit
+from paceline_operator.spec.model import Model, parse
 
 UID = "uid-1"
 NOW = datetime(2026, 11, 29, 12, 0, 0, tzinfo=UTC)

@@ -6,11 +6,11 @@ from typing import Any
 import yaml
 from operator_builders import CONFIG, HUB_PAIR, make_resource
 
-from paceline_operator.desired import desired
 from paceline_operator.objects.deployment import Inherited
-from paceline_operator.spec import parse
+from paceline_operator.planning.desired import desired
+from paceline_operator.spec.model import parse
 
-FOLDER = Path(__file__).resolve().parents[1] / "operator" / "golden"
+FOLDER = Path(__file__).resolve().parents[1] / "operator" / "planning" / "golden"
 KINDS = frozenset({"ScaledObject", "PodMonitor"})
 CASES: dict[str, dict[str, Any]] = {
     "claim": {

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from paceline_operator.names import ANNOTATION_KEDA_EXCLUDED, COMPONENT_SERVER, METRIC_RUNNING, METRIC_WAITING
 from paceline_operator.objects.common import Object, child, stamped
-from paceline_operator.spec import Autoscaling, Keda, Model
+from paceline_operator.spec.fields import Autoscaling, Keda
+from paceline_operator.spec.model import Model
 
 METRICS = {"WaitingRequests": METRIC_WAITING, "RunningRequests": METRIC_RUNNING}
 

@@ -7,8 +7,9 @@ from paceline_operator.names import COMPONENT_CACHE
 from paceline_operator.objects import weights
 from paceline_operator.objects.common import Object, child, without_none
 from paceline_operator.objects.job import job
-from paceline_operator.source import digest_of
-from paceline_operator.spec import Cache, Model
+from paceline_operator.spec.fields import Cache
+from paceline_operator.spec.model import Model
+from paceline_operator.spec.source import digest_of
 
 # A fetch resumes where an earlier one stopped, so many attempts cost little.
 BACKOFF_LIMIT = 6

@@ -21,7 +21,7 @@ from paceline_operator.names import (
     LABEL_NAME,
     MANAGED_BY,
 )
-from paceline_operator.spec import Model
+from paceline_operator.spec.model import Model
 
 Object = dict[str, Any]
 

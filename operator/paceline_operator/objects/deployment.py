@@ -8,7 +8,8 @@ from paceline_operator.config import OperatorConfig
 from paceline_operator.names import COMPONENT_SERVER
 from paceline_operator.objects.common import Object, child
 from paceline_operator.objects.pod import template
-from paceline_operator.spec import Model, Rollout
+from paceline_operator.spec.fields import Rollout
+from paceline_operator.spec.model import Model
 
 
 @dataclass(frozen=True)

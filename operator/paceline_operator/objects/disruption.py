@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from paceline_operator.names import COMPONENT_SERVER
 from paceline_operator.objects.common import Object, child
-from paceline_operator.spec import Model
+from paceline_operator.spec.model import Model
 
 
 def build(model: Model) -> Object:

@@ -7,18 +7,12 @@ the pod's termination message (see `paceline_operator.inspect`).
 from __future__ import annotations
 
 from paceline_operator.config import OperatorConfig
-from paceline_operator.names import (
-    COMPONENT_INSPECT,
-    CONTAINER_INSPECT,
-    ENV_DRAFT_HUB_TOKEN,
-    ENV_HUB_TOKEN,
-    TERMINATION_LOG,
-)
+from paceline_operator.names import COMPONENT_INSPECT, CONTAINER_INSPECT, ENV_DRAFT_HUB_TOKEN, ENV_HUB_TOKEN, TERMINATION_LOG
 from paceline_operator.objects import weights
 from paceline_operator.objects.common import Object, without_none
 from paceline_operator.objects.job import job
-from paceline_operator.source import Source, digest_of
-from paceline_operator.spec import Model
+from paceline_operator.spec.model import Model
+from paceline_operator.spec.source import Source, digest_of
 
 BACKOFF_LIMIT = 3
 # Covers a pod that never schedules as well; the model then says why and the Job is tried anew.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from paceline_operator.objects.common import Object, child, labels, without_none
 from paceline_operator.objects.pod import pod_security
-from paceline_operator.spec import Model
+from paceline_operator.spec.model import Model
 
 # Long enough to read its logs; the verdict lives on in the model's status.
 TTL_S = 3600

@@ -5,7 +5,7 @@ from __future__ import annotations
 from paceline_operator.config import OperatorConfig
 from paceline_operator.names import COMPONENT_SERVER, PORT_HTTP
 from paceline_operator.objects.common import Object, child
-from paceline_operator.spec import Model
+from paceline_operator.spec.model import Model
 
 NAMESPACE_NAME = "kubernetes.io/metadata.name"
 

@@ -21,7 +21,8 @@ from paceline_operator.names import (
 )
 from paceline_operator.objects import weights
 from paceline_operator.objects.common import Object, labels, without_none
-from paceline_operator.spec import Model, Resources, Scheduling
+from paceline_operator.spec.fields import Resources, Scheduling
+from paceline_operator.spec.model import Model
 
 # Endpoints forget a pod before it stops listening: the time that takes to reach every proxy.
 PRE_STOP_S = 5

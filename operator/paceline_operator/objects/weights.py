@@ -15,8 +15,8 @@ from paceline_operator.names import (
     VOLUME_WEIGHTS,
 )
 from paceline_operator.objects.common import Object, without_none
-from paceline_operator.source import Source
-from paceline_operator.spec import Model
+from paceline_operator.spec.model import Model
+from paceline_operator.spec.source import Source
 
 # The variables that `paceline fetch` reads, and whether a source's Secret may leave them out.
 SECRET_KEYS = {

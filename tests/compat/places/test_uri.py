@@ -21,7 +21,7 @@ from paceline_compat.places.uri import (
     parse_uri,
     web_address,
 )
-from paceline_operator.source import Source, Target
+from paceline_operator.spec.source import Source, Target
 from paceline_runtime.fetch.arguments import source
 
 DIGEST = "ab" * 32

@@ -1,0 +1,56 @@
+"""Which of the operator's replicas works. kopf pauses the watches of all but one; this tells our own timers the same.
+
+The peering object is kopf's: each replica keeps an entry with its priority alive. The newest replica has the highest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from paceline_operator.cluster.client import Cluster
+from paceline_operator.cluster.kinds import Kind
+from paceline_operator.config import OperatorConfig
+from paceline_operator.errors import ApiError, GoneError
+
+CLUSTER_PEERING = Kind("kopf.dev/v1", "ClusterKopfPeering", "clusterkopfpeerings")
+NAMESPACED_PEERING = Kind("kopf.dev/v1", "KopfPeering", "kopfpeerings")
+
+
+def peering_kind(config: OperatorConfig) -> Kind:
+    """The kind that kopf looks at, by how the operator watches."""
+    return CLUSTER_PEERING if config.clusterwide else NAMESPACED_PEERING
+
+
+async def ensure_peering(cluster: Cluster, config: OperatorConfig) -> None:
+    """Make the peering object. The chart cannot: Helm would need its kind before it has installed it."""
+    kind, namespace = peering_kind(config), config.watch_namespace or None
+    metadata = {"name": config.peering_name, **({"namespace": namespace} if namespace else {})}
+    try:
+        await cluster.get(kind, namespace, config.peering_name)
+    except GoneError:
+        try:
+            await cluster.create({"apiVersion": kind.api_version, "kind": kind.kind, "metadata": metadata}, kind)
+        except ApiError as error:
+            # Another replica was faster.
+            if error.status != 409:
+                raise
+
+
+async def is_leading(cluster: Cluster, config: OperatorConfig, priority: int, now: datetime) -> bool:
+    """Whether no living replica has a higher priority. Costs one request."""
+    peering = await cluster.get(peering_kind(config), config.watch_namespace or None, config.peering_name)
+    return not outranked(peering.get("status") or {}, config.pod_name, priority, now)
+
+
+def outranked(peers: Mapping[str, Any], identity: str, priority: int, now: datetime) -> bool:
+    """Whether another entry is alive and of higher priority."""
+    return any(
+        peer.get("priority", 0) > priority and _is_alive(peer, now) for name, peer in peers.items() if name != identity and peer
+    )
+
+
+def _is_alive(peer: Mapping[str, Any], now: datetime) -> bool:
+    seen = datetime.fromisoformat(peer["lastseen"])
+    return seen + timedelta(seconds=peer.get("lifetime", 60)) > now

@@ -1,0 +1,136 @@
+"""What to do next for one model: (desired, observed, now) -> objects to apply, objects to delete, when to look again.
+
+Level-based: it looks at what is, never at what happened, so a restart at any point continues where things stand. The
+operator's own deeds are recognised by a hash on each child; edits of others by comparing the fields that we own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from paceline_operator.gates.caching import Caching
+from paceline_operator.gates.inspection import Inspection
+from paceline_operator.observed.conditions import is_true
+from paceline_operator.observed.observed import Observed
+from paceline_operator.planning.desired import Desired
+from paceline_operator.planning.quantity import same_quantity
+from paceline_operator.spec.model import Model
+
+Object = dict[str, Any]
+RETRY_S = 120.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`delete`, then `apply` in order. `details` say why, for the log. `look_again_s` is None when events suffice."""
+
+    apply: tuple[Object, ...] = ()
+    delete: tuple[Object, ...] = ()
+    details: tuple[str, ...] = ()
+    look_again_s: float | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.apply and not self.delete
+
+
+def plan(model: Model, desired: Desired, observed: Observed, inspection: Inspection, caching: Caching, now: datetime) -> Plan:
+    """The next step. A paused model gets none; a gate that closes again leaves what serves already."""
+    if model.spec.paused:
+        return Plan(details=("paused",))
+    deletions, details = _deletions(desired, observed), []
+    waits_s = []
+    for step in (inspection, caching):
+        if step.failed_at is not None:
+            job = _job_of(step, desired)
+            wait_s = _wait_s(step.failed_at, now)
+            details.append(f"{step.reason}: new attempt in {wait_s:.0f} s")
+            waits_s.append(wait_s)
+            deletions += [found for found in (observed.get(*job),) if found and not wait_s]
+    steps = _open_steps(desired, inspection, caching)
+    deletions += [found for child in steps if (found := observed.get(*_key(child))) and _is_outdated_job(child, found)]
+    doomed = {_key(found) for found in deletions}
+    wanted = [child for child in steps if _key(child) not in doomed]
+    replaced = [child for child in wanted if _selector_differs(child, observed.get(*_key(child)))]
+    deletions += [found for child in replaced if (found := observed.get(*_key(child)))]
+    changes = [child for child in wanted if child not in replaced and needs_apply(child, observed.get(*_key(child)))]
+    details += [f"apply {child['kind']}/{child['metadata']['name']}" for child in changes]
+    details += [f"delete {found['kind']}/{found['metadata']['name']}" for found in deletions]
+    return Plan(tuple(changes), tuple(deletions), tuple(details), min(filter(None, waits_s), default=None))
+
+
+def needs_apply(child: Object, found: Object | None) -> bool:
+    """Whether the child is absent, was applied from another document, or was edited where it is ours."""
+    if found is None:
+        return True
+    if child["kind"] == "Job":
+        # A Job cannot change, and its name says what it is about.
+        return False
+    return not contains(found, child)
+
+
+def contains(found: Any, wanted: Any) -> bool:
+    """Whether `found` has all that `wanted` says.
+
+    Lists match item by item, so what the server adds to items is ignored; it also leaves out values that are empty.
+    """
+    if isinstance(wanted, dict):
+        found = found or {}
+        return isinstance(found, dict) and all(contains(found.get(key), value) for key, value in wanted.items())
+    if isinstance(wanted, list):
+        found = found or []
+        same_length = isinstance(found, list) and len(found) == len(wanted)
+        return same_length and all(contains(*pair) for pair in zip(found, wanted, strict=True))
+    return bool(found == wanted) or (found is None and not wanted) or same_quantity(found, wanted)
+
+
+def _open_steps(desired: Desired, inspection: Inspection, caching: Caching) -> tuple[Object, ...]:
+    """Children whose time has come. A verdict or a fetch that is on record needs no Job any more."""
+    opened = () if inspection.outcome else desired.inspection
+    if not inspection.may_serve:
+        return opened
+    opened += tuple(child for child in desired.caching if child["kind"] != "Job" or not caching.is_done)
+    return opened + desired.serving if caching.is_done else opened
+
+
+def _deletions(desired: Desired, observed: Observed) -> list[Object]:
+    """Children that the model no longer asks for, but for a retained claim: that one has no owner."""
+    return [
+        found
+        for key, found in observed.children.items()
+        if key not in desired.keys
+        and not found["metadata"].get("deletionTimestamp")
+        and found["metadata"].get("ownerReferences")
+    ]
+
+
+def _job_of(step: Inspection | Caching, desired: Desired) -> tuple[str, str]:
+    children = desired.inspection if isinstance(step, Inspection) else desired.caching
+    return next(_key(child) for child in children if child["kind"] == "Job")
+
+
+def _wait_s(failed_at: str, now: datetime) -> float:
+    """Seconds until a failed Job is tried anew; 0 when it is time, or when the failure has no date."""
+    if not failed_at:
+        return 0.0
+    due = datetime.fromisoformat(failed_at) + timedelta(seconds=RETRY_S)
+    return max(0.0, (due - now).total_seconds())
+
+
+def _is_outdated_job(child: Object, found: Object) -> bool:
+    """A Job that runs with other settings (a node selector that no node has): only a new one can have the new ones."""
+    has_ended = is_true(found, "Complete") or is_true(found, "Failed")
+    return child["kind"] == "Job" and not has_ended and not contains(found["metadata"], child["metadata"])
+
+
+def _selector_differs(child: Object, found: Object | None) -> bool:
+    """A Deployment from before the selector was what it is: it cannot be changed, only made anew once."""
+    if child["kind"] != "Deployment" or found is None:
+        return False
+    return bool(found["spec"]["selector"] != child["spec"]["selector"])
+
+
+def _key(child: Object) -> tuple[str, str]:
+    return child["kind"], child["metadata"]["name"]

@@ -1,0 +1,1 @@
+"""What a SpeculativeModel says, as frozen values. Knows nothing of children, of the cluster or of checkpoints."""

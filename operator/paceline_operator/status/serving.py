@@ -1,0 +1,104 @@
+"""What the Deployment and its pods show, as verdicts for conditions. Pure; used by `status`.
+
+Never "ready" by a Deployment's own word alone: with one replica and maxUnavailable 1 it calls itself available at none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from paceline_operator.observed.conditions import condition
+from paceline_operator.observed.pods import last_words, waiting
+from paceline_operator.spec.model import Model
+
+Object = dict[str, Any]
+
+
+class Verdict(NamedTuple):
+    """One condition's answer: `status` is True, False or Unknown."""
+
+    status: str
+    reason: str
+    message: str
+
+
+NO_DEPLOYMENT = Verdict("Unknown", "NotDeployed", "no pods are asked for yet")
+
+
+def scheduled(model: Model, deployment: Object | None, pods: Sequence[Object]) -> Verdict:
+    """Condition Scheduled: whether nodes take the pods, and if not, why in the scheduler's words."""
+    if deployment is None:
+        return NO_DEPLOYMENT
+    refused = [one for pod in pods if (one := condition(pod, "PodScheduled")) and one["status"] == "False"]
+    if refused:
+        message = refused[0].get("message", "no node takes the pod")
+        return Verdict("False", _scheduling_reason(message, model), message)
+    if not pods:
+        return Verdict("Unknown", "NoPods", "the Deployment has no pods")
+    return Verdict("True", "Scheduled", "every pod has a node")
+
+
+def available(deployment: Object | None, pods: Sequence[Object]) -> Verdict:
+    """Condition Available: at least one pod is, whatever the rollout allows to be missing."""
+    if deployment is None:
+        return Verdict("False", "NotDeployed", "no pods are asked for yet")
+    if num := deployment.get("status", {}).get("availableReplicas", 0):
+        return Verdict("True", "PodsAvailable", "1 pod answers" if num == 1 else f"{num} pods answer")
+    if deployment["spec"].get("replicas") == 0:
+        return Verdict("False", "ScaledToZero", "replicas is 0")
+    if stuck := waiting(pods):
+        return Verdict("False", *stuck)
+    if refused := _refused_pods(deployment):
+        return refused
+    # Evicted and rejected pods stay beside the one that took their place.
+    if words := last_words(pods[-1:]):
+        return Verdict("False", "PodFailed", words)
+    return Verdict("False", "Loading", "no pod has finished loading")
+
+
+def progressing(model: Model, deployment: Object | None, trouble: str, before_pods: Verdict | None) -> Verdict:
+    """Condition Progressing: True while pods are being replaced or added, False when settled or stuck.
+
+    `before_pods` is what the Deployment still waits for: until then it shows what was asked for earlier.
+    """
+    if model.spec.paused:
+        return Verdict("False", "Paused", "spec.paused is set: children are left as they are")
+    if trouble:
+        return Verdict("False", "ApplyFailed", trouble)
+    if before_pods:
+        return before_pods
+    if deployment is None:
+        return Verdict("True", "Deploying", "the Deployment is being made")
+    if (stuck := condition(deployment, "Progressing")) and stuck["status"] == "False":
+        return Verdict("False", stuck["reason"], stuck.get("message", ""))
+    if refused := _refused_pods(deployment):
+        return refused
+    if is_rolled_out(deployment):
+        return Verdict("False", "Settled", "every pod runs what the resource asks for")
+    status, wanted = deployment.get("status", {}), deployment["spec"].get("replicas", 1)
+    return Verdict("True", "RollingOut", f"{status.get('updatedReplicas', 0)} of {wanted} pods are up to date")
+
+
+def is_rolled_out(deployment: Object) -> bool:
+    """Whether all pods are of the newest template, as seen at the newest generation; counts alone lag behind."""
+    status, wanted = deployment.get("status", {}), deployment["spec"].get("replicas", 1)
+    is_seen = status.get("observedGeneration", 0) >= deployment["metadata"].get("generation", 0)
+    counts = {status.get(name, 0) for name in ("replicas", "updatedReplicas", "availableReplicas")}
+    return is_seen and counts == {wanted}
+
+
+def _refused_pods(deployment: Object) -> Verdict | None:
+    """A quota or a policy refuses the pods: only the Deployment hears of it."""
+    failed = condition(deployment, "ReplicaFailure")
+    if failed is None or failed["status"] != "True":
+        return None
+    return Verdict("False", failed["reason"], failed.get("message", ""))
+
+
+def _scheduling_reason(message: str, model: Model) -> str:
+    if f"Insufficient {model.spec.resources.gpu.resource_name}" in message:
+        return "InsufficientGPU"
+    if "persistentvolumeclaim" in message.lower():
+        return "ClaimUnbound"
+    return "Unschedulable"

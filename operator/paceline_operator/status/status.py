@@ -1,0 +1,176 @@
+"""The status of a model: (model, observed, inspection, caching, now) -> what `.status` is to say. Pure.
+
+Conditions rather than a phase. Every one is set from the first visit on, with a reason that is never empty, and its
+transition time moves only when its status does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from paceline_operator import names
+from paceline_operator.errors import Problem, join
+from paceline_operator.gates.caching import Caching
+from paceline_operator.gates.inspection import COMPATIBLE, INCOMPATIBLE, Inspection
+from paceline_operator.objects.service import endpoint
+from paceline_operator.observed.observed import Observed
+from paceline_operator.spec.model import Model
+from paceline_operator.status import acceptance
+from paceline_operator.status.serving import Verdict, available, progressing, scheduled
+
+Status = dict[str, Any]
+# Conditions whose failing keeps the model from being Ready, most telling first.
+DECISIVE = (names.ACCEPTED, names.COMPATIBLE, names.WEIGHTS_CACHED, names.AVAILABLE)
+
+
+@dataclass(frozen=True)
+class Change:
+    """A condition that turned, for an Event."""
+
+    type: str
+    status: str
+    reason: str
+    message: str
+
+
+def status_of(
+    model: Model,
+    previous: Mapping[str, Any],
+    observed: Observed,
+    inspection: Inspection,
+    caching: Caching,
+    accepted: Mapping[str, Any],
+    now: datetime,
+    trouble: str = "",
+) -> Status:
+    """The whole status of a valid model. `accepted` is `status.acceptance`; `trouble` is why a child cannot be applied."""
+    deployment = observed.get("Deployment", model.name)
+    pods = observed.serving_pods
+    verdicts = {
+        names.ACCEPTED: Verdict("True", "Valid", "the resource is valid"),
+        names.COMPATIBLE: compatible(inspection),
+        names.WEIGHTS_CACHED: Verdict("True" if caching.is_done else "False", caching.reason, caching.message),
+        names.SCHEDULED: scheduled(model, deployment, pods),
+        names.AVAILABLE: available(deployment, pods),
+        names.PROGRESSING: progressing(model, deployment, trouble, before_pods(inspection, caching)),
+        names.ACCEPTANCE_HEALTHY: Verdict(*acceptance.verdict(model.spec.speculation.algorithm, accepted)),
+    }
+    verdicts[names.READY] = ready(verdicts, has_service=observed.get("Service", model.name) is not None)
+    fields: Status = {
+        "observedGeneration": model.generation,
+        **counts(deployment),
+        "selector": ",".join(f"{key}={value}" for key, value in model.selector.items()),
+        "endpoint": endpoint(model),
+        "conditions": conditions(verdicts, previous, model.generation, now),
+    }
+    if inspection.outcome:
+        fields["inspection"] = {
+            "key": inspection.key,
+            "outcome": inspection.outcome,
+            "reason": inspection.reason,
+            "message": inspection.message,
+        }
+        if inspection.facts:
+            fields["model"] = dict(inspection.facts)
+    if caching.key:
+        fields["cache"] = {"key": caching.key, "claimName": f"{model.name}-cache"}
+    if accepted:
+        fields["acceptance"] = dict(accepted)
+    return fields
+
+
+def counts(deployment: Mapping[str, Any] | None) -> dict[str, int]:
+    """The pods that there are, by the Deployment's word."""
+    seen = (deployment or {}).get("status", {})
+    return {name: seen.get(name, 0) for name in ("replicas", "readyReplicas", "updatedReplicas")}
+
+
+def status_of_invalid(
+    problems: Sequence[Problem],
+    previous: Mapping[str, Any],
+    deployment: Mapping[str, Any] | None,
+    generation: int,
+    now: datetime,
+) -> Status:
+    """The status of a resource that cannot be acted on: what serves is left as it is and counted, nothing else is known."""
+    refused = Verdict("False", "Invalid", join(problems))
+    unknown = Verdict("Unknown", "NotAccepted", "the resource is not valid, see condition Accepted")
+    verdicts = dict.fromkeys(names.CONDITIONS, unknown)
+    verdicts |= {names.ACCEPTED: refused, names.READY: Verdict("False", "Invalid", refused.message)}
+    kept = {key: value for key, value in previous.items() if key != "conditions"}
+    return {
+        **kept,
+        **counts(deployment),
+        "observedGeneration": generation,
+        "conditions": conditions(verdicts, previous, generation, now),
+    }
+
+
+def compatible(inspection: Inspection) -> Verdict:
+    """Condition Compatible: Unknown until there is a verdict, and where headers cannot give one."""
+    known = {COMPATIBLE: "True", INCOMPATIBLE: "False"}
+    return Verdict(known.get(inspection.outcome, "Unknown"), inspection.reason, inspection.message)
+
+
+def before_pods(inspection: Inspection, caching: Caching) -> Verdict | None:
+    """Why the Deployment is not yet what the resource asks for, whatever it shows; None when it is."""
+    if inspection.outcome == INCOMPATIBLE:
+        return Verdict(
+            "False", "Blocked", "what is asked for does not fit, see condition Compatible: pods are left as they are"
+        )
+    if not (inspection.may_serve and caching.is_done):
+        return Verdict("True", "Preparing", "checkpoints are inspected and fetched before pods are made or replaced")
+    return None
+
+
+def ready(verdicts: Mapping[str, Verdict], *, has_service: bool) -> Verdict:
+    """The summary: the endpoint answers, with what the resource asks for or while that is being rolled out."""
+    for type_ in DECISIVE:
+        verdict = verdicts[type_]
+        if verdict.status == "False" or (type_ == names.AVAILABLE and verdict.status != "True"):
+            return Verdict("False", verdict.reason, verdict.message)
+        if verdict.status == "Unknown" and verdicts[names.AVAILABLE].status != "True":
+            return Verdict("False", verdict.reason, verdict.message)
+    if not has_service:
+        return Verdict("False", "NoService", "pods answer, but no Service of ours leads to them, see condition Progressing")
+    if verdicts[names.PROGRESSING].status == "True":
+        return Verdict("True", "Updating", f"the endpoint answers; {verdicts[names.PROGRESSING].message}")
+    return Verdict("True", "Serving", "the endpoint answers")
+
+
+def conditions(
+    verdicts: Mapping[str, Verdict], previous: Mapping[str, Any], generation: int, now: datetime
+) -> list[dict[str, Any]]:
+    """The list of conditions in the order of `names.CONDITIONS`."""
+    before = {one["type"]: one for one in previous.get("conditions") or ()}
+    stamp = now.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return [
+        {
+            "type": type_,
+            "status": verdict.status,
+            "reason": verdict.reason,
+            "message": verdict.message,
+            "observedGeneration": generation,
+            "lastTransitionTime": _since(before.get(type_), verdict.status, stamp),
+        }
+        for type_, verdict in ((type_, verdicts[type_]) for type_ in names.CONDITIONS)
+    ]
+
+
+def changes(previous: Mapping[str, Any], current: Status) -> list[Change]:
+    """Conditions whose status or reason turned and that are known now; what Ready only repeats is told once."""
+    before = {one["type"]: (one["status"], one["reason"]) for one in previous.get("conditions") or ()}
+    turned = [
+        Change(one["type"], one["status"], one["reason"], one["message"])
+        for one in current["conditions"]
+        if one["status"] != "Unknown" and before.get(one["type"]) != (one["status"], one["reason"])
+    ]
+    # The list ends with Ready, so the condition that it repeats comes first.
+    return list({change.reason: change for change in reversed(turned)}.values())[::-1]
+
+
+def _since(before: Mapping[str, Any] | None, status: str, stamp: str) -> str:
+    return str(before["lastTransitionTime"]) if before and before["status"] == status else stamp
