@@ -1,4 +1,4 @@
-"""The operator's settings, read from the environment once, by `main`. Every variable is listed in docs/reference.md."""
+"""The operator's settings. `main` reads them from the environment once; docs/reference.md lists every variable."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class OperatorConfig:
-    """What the chart decides. Times in seconds."""
+    """What the chart decides. Times are in seconds."""
 
     operator_image: str
     runtime_image: str

@@ -41,7 +41,7 @@ class ConfigError(OperatorError):
 
 
 class SpecError(OperatorError):
-    """A SpeculativeModel that cannot be acted on."""
+    """The operator cannot act on a SpeculativeModel."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         super().__init__(join(problems))
@@ -49,7 +49,7 @@ class SpecError(OperatorError):
 
 
 class NameTakenError(OperatorError):
-    """An object of a child's name exists and is not ours; it is left alone."""
+    """An object of a child's name exists and is not the model's own; the operator leaves that object alone."""
 
     def __init__(self, kind: str, name: str, why: str) -> None:
         super().__init__(f"{kind} {name} {why}")

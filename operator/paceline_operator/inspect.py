@@ -1,7 +1,7 @@
 """What the inspect Job's pod runs: reads both checkpoints' headers and leaves a verdict as its termination message.
 
 `python -m paceline_operator.inspect --target PATH_OR_URI [--draft ...] --algorithm NAME`. Exit code 0 with a verdict, 1
-with a sentence when the metadata could not be had: the Job then tries again. It imports no Kubernetes client.
+with a sentence when the metadata could not be had: the Job then tries again. No Kubernetes client is imported.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None, termination_log: Path = Path(TERMINA
 
 
 def facts(found: Inspection, target: str, draft: str | None, revisions: Mapping[str, str]) -> dict[str, Any]:
-    """`status.model`: what was read, as far as it could be."""
+    """`status.model`: the facts that could be read."""
     known: dict[str, Any] = {**revisions}
     known["fetchedBytes"] = sum(
         fetched_bytes(place, one) for place, one in ((target, found.target), (draft or "", found.draft))
@@ -72,15 +72,15 @@ def facts(found: Inspection, target: str, draft: str | None, revisions: Mapping[
 
 
 def fetched_bytes(location: str, found: TargetFacts | DraftFacts | None) -> int:
-    """Bytes of the tensors that a pod has to download; 0 for what is mounted or could not be read."""
+    """Bytes of the tensors that a pod has to download; 0 for a checkpoint that is mounted or could not be read."""
     return sum(tensor.num_bytes for tensor in found.tensors.values()) if found and "://" in location else 0
 
 
 def pinned(location: str, token: str | None = None) -> tuple[Location | str, str]:
     """What to read, and its revision for `status.model`: a hub's commit, or the named one where the hub does not tell.
 
-    `token` stands in for HF_TOKEN. Empty for other places. What cannot be opened stays a string: reading it tells what is
-    wrong with it.
+    `token` stands in for HF_TOKEN. The revision is empty for places that are no hub. A place that cannot be opened stays a
+    string: whoever reads it learns what is wrong with it.
     """
     try:
         uri = parse_uri(location)

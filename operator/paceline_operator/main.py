@@ -51,7 +51,7 @@ async def run(config: OperatorConfig, priority: int, registry: kopf.OperatorRegi
 
 
 def settings_for(config: OperatorConfig, priority: int) -> kopf.OperatorSettings:
-    """kopf's settings: nothing kept on objects, no rights on CRDs, namespaces or events, timeouts everywhere."""
+    """kopf's settings: kopf keeps nothing on objects, needs no rights on CRDs, namespaces or events, and has timeouts."""
     settings = kopf.OperatorSettings()
     settings.persistence.finalizer = f"{ANNOTATION_PREFIX}/finalizer"
     settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=ANNOTATION_PREFIX)
@@ -87,9 +87,9 @@ def settings_for(config: OperatorConfig, priority: int) -> kopf.OperatorSettings
 
 
 def configure_logging(level: str) -> None:
-    """JSON lines; kopf's own chatter from warnings on."""
+    """Log JSON lines; of kopf's own lines, only warnings and errors."""
     kopf.configure(log_format=kopf.LogFormat.JSON)
     logging.getLogger().setLevel(level)
-    # The webhook's access log: a line a probe, every 2 s.
+    # The webhook's access log has a line for each probe, every 2 s.
     logging.getLogger("aiohttp.access").setLevel(logging.WARNING)
     logging.getLogger("kopf").setLevel(max(logging.WARNING, logging.getLevelName(level)))

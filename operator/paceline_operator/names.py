@@ -1,6 +1,6 @@
 """Every string that the operator shares with YAML, with pods and with people: names, labels, ports, mount paths.
 
-Imported everywhere in the operator; imports nothing. docs/reference.md lists these, and tests hold chart and CRD to them.
+Every module may import these; this one imports nothing. docs/reference.md lists them, and tests hold chart and CRD to them.
 """
 
 from typing import Final
@@ -24,11 +24,11 @@ LABEL_COMPONENT: Final = "paceline.dev/component"
 COMPONENT_SERVER: Final = "server"
 COMPONENT_INSPECT: Final = "inspect"
 COMPONENT_CACHE: Final = "cache"
-# On each child: hash of what was last applied, so that a field we stop setting is noticed without reading managedFields.
+# Each child carries the hash of what was last applied: a field that is set no more is noticed without managedFields.
 ANNOTATION_APPLIED: Final = "paceline.dev/applied-hash"
-# On a retained claim, which has no ownerReference: the uid of its model.
+# A retained claim has no ownerReference; it carries the uid of its model here.
 ANNOTATION_MODEL_UID: Final = "paceline.dev/model-uid"
-# Read by KEDA on a ScaledObject, from 2.18 on: labels that it does not copy to the autoscaler that it makes.
+# KEDA reads it on a ScaledObject, from 2.18 on, and does not copy these labels to the autoscaler that KEDA makes.
 ANNOTATION_KEDA_EXCLUDED: Final = "scaledobject.keda.sh/hpa-excluded-labels"
 # Prefix of what kopf may write on a resource.
 ANNOTATION_PREFIX: Final = "paceline.dev"
@@ -53,7 +53,7 @@ VOLUME_WEIGHTS: Final = "weights"
 ENV_API_KEY: Final = "PACELINE_API_KEY"
 ENV_HUB_ENDPOINT: Final = "HF_ENDPOINT"
 ENV_HUB_TOKEN: Final = "HF_TOKEN"
-# For the inspect Job only, which reads both sources in one container.
+# Only the inspect Job has it: the Job reads both sources in one container.
 ENV_DRAFT_HUB_TOKEN: Final = "PACELINE_DRAFT_HF_TOKEN"
 
 POD_USER: Final = 10001

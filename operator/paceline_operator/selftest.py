@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def trusting(ca: str | None, ca_base64: str) -> ssl.SSLContext:
-    """A client that trusts the authority in a file, or the one that is given as a webhook configuration holds it."""
+    """A client that trusts the authority in a file, or the authority in base64, as a webhook configuration holds it."""
     return ssl.create_default_context(cafile=ca, cadata=base64.b64decode(ca_base64).decode() or None)
 
 

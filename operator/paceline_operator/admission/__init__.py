@@ -1,1 +1,1 @@
-"""The webhook's review of a resource, with the little that it may look up itself."""
+"""The webhook's review of a resource, and the headers that the webhook may read for it."""

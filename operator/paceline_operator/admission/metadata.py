@@ -1,7 +1,7 @@
-"""Looks at remote checkpoints' headers for the webhook, within a small budget, and remembers what it saw.
+"""Reads remote checkpoints' headers for the webhook, within a small budget, and remembers the judgements.
 
-Called by the webhook's handler only; the inspect Job reads for itself. Reads run in threads, since readers are plain
-blocking code.
+Only the webhook's handler calls this module; the inspect Job reads for itself. Reads run in threads, since readers are
+plain blocking code.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ class _Entry:
 
 
 class Metadata:
-    """A cache of judgements by what they are about. `clock` is a monotonic one, in seconds."""
+    """A cache of judgements, keyed by what each is about. `clock` is a monotonic clock in seconds."""
 
     def __init__(self, hub_endpoint: str, budget_s: float, clock: Callable[[], float]) -> None:
         self._hub_endpoint, self._budget_s, self._clock = hub_endpoint, budget_s, clock
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
 
     async def judge(self, model: Model) -> Judgement:
-        """The judgement on a model whose sources are all remote; outcome Unknown when the budget is spent."""
+        """The judgement on a model whose sources are all remote; its outcome is Unknown when the budget is spent."""
         key = inspect_key(model)
         entry = self._entries.get(key)
         if entry and entry.expires_at > self._clock():

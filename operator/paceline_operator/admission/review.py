@@ -1,7 +1,8 @@
 """What the validating webhook decides: shape problems and compatibility problems of one resource, all at once.
 
-Called by the webhook's handler. Known not to fit is denied, unknown is admitted with a warning: `kubectl apply` must work
-when the hub is down. The lookup itself is given from outside (`metadata`), so nothing here does I/O.
+The webhook's handler calls `review`. A pair that is known not to fit is denied; a pair that is not known is admitted with a
+warning, because `kubectl apply` must work when the hub is down. The caller passes the lookup (`metadata`), so nothing here
+does I/O.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ Lookup = Callable[[Model], Awaitable[Judgement]]
 
 @dataclass(frozen=True)
 class Review:
-    """`problems` deny the request; `warnings` are shown to whoever made it."""
+    """`problems` deny the request; `warnings` are shown to the user who made the request."""
 
     problems: tuple[Problem, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -33,7 +34,7 @@ class Review:
 
 
 async def review(resource: Mapping[str, Any], old: Mapping[str, Any] | None, lookup: Lookup) -> Review:
-    """Judge a new or changed resource; what leaves the spec as it is, or only lets it be deleted, passes."""
+    """Judge a new or changed resource. A request that leaves the spec as it is, or that lets a deletion go on, passes."""
     if old and old.get("spec") == resource.get("spec"):
         return Review()
     if resource["metadata"].get("deletionTimestamp"):

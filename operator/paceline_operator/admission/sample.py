@@ -9,7 +9,7 @@ from paceline_operator import names
 
 # The path of the webhook, in the chart too.
 WEBHOOK_ID = "validate"
-# Nobody can come by it: the API server puts in who somebody is.
+# No user can have this name: the API server fills in who made a request.
 PROBE_USER = "paceline.dev:probe"
 
 

@@ -1,1 +1,1 @@
-"""The way to the API server and to pods, and the memory of what was heard. Decides nothing."""
+"""The way to the API server and to pods, and the memory of what they said. This room decides nothing."""

@@ -1,7 +1,7 @@
 """The only module that talks to the API server (kopf's watches aside). Server-side apply under one field manager.
 
-Called by `reconcile` and `resync`; knows paths and errors, nothing of what the objects mean. Paths are made here rather
-than discovered: the kinds are known, and discovery would ask for the whole API at every start.
+`reconcile`, `resync` and `leadership` call it. The module knows paths and errors, and nothing of what the objects mean. Paths
+are made here rather than discovered: the kinds are known, and discovery would ask for the whole API at every start.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Cluster:
 
     @classmethod
     async def connect(cls, on_call: Callable[[str], None]) -> Self:
-        """Inside a pod by its service account, elsewhere by the current kubeconfig."""
+        """Connect by the pod's service account inside a pod, and by the current kubeconfig elsewhere."""
         configuration = kubernetes_client.Configuration()
         if "KUBERNETES_SERVICE_HOST" in os.environ:
             kubernetes_config.load_incluster_config(configuration)
@@ -50,9 +50,10 @@ class Cluster:
         await self._client.close()
 
     async def apply(self, document: Object, kind: Kind, subresource: str = "") -> Object:
-        """Server-side apply; the object as it is now. A document that names a uid is about that object and wins its fields.
+        """Server-side apply; returns the object as it is now.
 
-        One without may only make an object: where somebody else's took the name meanwhile, their fields conflict.
+        A document that names a uid is about the object with that uid, and wins its fields. A document without a uid may only
+        make an object: where an object of somebody else took the name meanwhile, the fields of that object conflict.
         """
         metadata = document["metadata"]
         path = path_of(kind, metadata.get("namespace"), metadata["name"], subresource)
@@ -68,7 +69,7 @@ class Cluster:
         return await self._request("post", path_of(kind, document["metadata"].get("namespace")), body=document)
 
     async def delete(self, found: Object, kind: Kind) -> None:
-        """Delete exactly this object, its dependents in the background; gone already is fine."""
+        """Delete exactly this object, and its dependents in the background. An object that is gone already is fine."""
         metadata = found["metadata"]
         body = {"propagationPolicy": "Background", "preconditions": {"uid": metadata["uid"]}}
         try:

@@ -1,4 +1,4 @@
-"""The kinds that the operator makes or watches, with their places in the API. Knows no object of them."""
+"""The kinds that the operator makes or watches, with their places in the API. The module knows no objects."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ CHILDREN = (
     Kind("keda.sh/v1alpha1", "ScaledObject", "scaledobjects", is_optional=True),
     Kind("monitoring.coreos.com/v1", "PodMonitor", "podmonitors", is_optional=True),
 )
-# Watched with the managed-by label; optional kinds are only re-listed, since watching an absent kind fails.
+# These are watched by the managed-by label. Optional kinds are only listed again: a watch of an absent kind fails.
 WATCHED = (POD, REPLICA_SET, *(kind for kind in CHILDREN if not kind.is_optional))
 OPTIONAL = tuple(kind for kind in CHILDREN if kind.is_optional)
 BY_NAME = {kind.kind: kind for kind in (MODEL, POD, REPLICA_SET, *CHILDREN)}

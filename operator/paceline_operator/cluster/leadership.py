@@ -1,6 +1,7 @@
-"""Which of the operator's replicas works. kopf pauses the watches of all but one; this tells our own timers the same.
+"""Tells which of the operator's replicas works. kopf pauses the watches of all others; our timers ask this module.
 
-The peering object is kopf's: each replica keeps an entry with its priority alive. The newest replica has the highest.
+The peering object is kopf's: each replica keeps an entry with its priority alive. The newest replica has the highest
+priority.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ NAMESPACED_PEERING = Kind("kopf.dev/v1", "KopfPeering", "kopfpeerings")
 
 
 def peering_kind(config: OperatorConfig) -> Kind:
-    """The kind that kopf looks at, by how the operator watches."""
+    """The peering kind that kopf reads: a clusterwide operator has another one than a namespaced one."""
     return CLUSTER_PEERING if config.clusterwide else NAMESPACED_PEERING
 
 
 async def ensure_peering(cluster: Cluster, config: OperatorConfig) -> None:
-    """Make the peering object. The chart cannot: Helm would need its kind before it has installed it."""
+    """Make the peering object. The chart cannot make it: Helm would need the kind before it has installed the kind."""
     kind, namespace = peering_kind(config), config.watch_namespace or None
     metadata = {"name": config.peering_name, **({"namespace": namespace} if namespace else {})}
     try:

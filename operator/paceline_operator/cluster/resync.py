@@ -1,6 +1,7 @@
-"""Lists everything anew: at the start, on becoming the leader, and from time to time. Mends what a watch has missed.
+"""Lists everything anew: at the start, when this replica becomes the leader, and from time to time.
 
-Each list is compared with what the watches said, so that a dead one is found even where nothing of ours changes.
+A list mends what a watch has missed. Each list is compared with what the watches said, so that a dead watch is found even
+where the operator changes nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Resync:
         for kind in OPTIONAL:
             if kind.kind not in known:
                 self._store.replace(self._store.known(kind), ())
-        # Models last: a model that is seen has all of its children seen.
+        # Models come last: whoever sees a model finds all of its children in the store.
         await self._list(MODEL, None)
         return known
 
@@ -49,7 +50,7 @@ class Resync:
         self._store.replace(known, found)
 
     def _compare(self, listed: Object) -> None:
-        """A listed object that is newer than what is known: its watch owes us an event."""
+        """Expect an event for a listed object that is newer than what is known: the watch owes it."""
         known = self._store.known_of(listed)
         if known and version_of(listed) > version_of(known):
             self._watchdog.expect(listed)

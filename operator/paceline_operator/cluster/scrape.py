@@ -1,4 +1,4 @@
-"""Reads the serving pods' metrics for `status.acceptance`. A pod that does not answer is left out."""
+"""Reads the serving pods' metrics for `status.acceptance`. The module leaves out a pod that does not answer."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Scraper:
 
 
 async def _body(response: aiohttp.ClientResponse) -> bytes:
-    """All that is sent; ValueError where that is too much. `read(n)` gives what has come so far, at times half a number."""
+    """The whole body; ValueError where the body is too large. `read(n)` gives what has come so far, at times half a number."""
     body = bytearray()
     async for piece in response.content.iter_any():
         body += piece

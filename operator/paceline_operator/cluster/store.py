@@ -1,7 +1,7 @@
-"""What the watches have said: models, and what carries their labels, by model. The operator's only memory of the cluster.
+"""What the watches have said: models, and the objects that carry a model's labels. The operator's only memory of the cluster.
 
-Filled by handlers, by answers to our own calls, and by `resync`; read by `reconcile`. Keeps no more of an object than is
-used, and never an older version over a newer one.
+Handlers, answers to our own calls and `resync` fill the store; `reconcile` reads it. The store keeps no more of an object than
+the operator uses, and never puts an older version over a newer one.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from paceline_operator.names import KIND, LABEL_MODEL
 from paceline_operator.observed.observed import Observed, observe
 
 Object = dict[str, Any]
-# Deleted objects that are remembered as such: more than go while one answer is on its way.
+# So many deleted objects are remembered as deleted: more than go while one answer is on its way.
 MAX_GONE = 1000
-# A ReplicaSet only tells whose a pod is.
+# The operator reads a ReplicaSet only to learn who made a pod.
 UNREAD = {"Pod": frozenset({"spec"}), "ReplicaSet": frozenset({"spec", "status"})}
 
 
@@ -29,14 +29,14 @@ class Key(NamedTuple):
 
 
 class Store:
-    """Objects by the model that their label names, which may have been copied: `observed` tells what is the model's own."""
+    """Objects by the model that their label names. Anybody may copy a label: `observed` tells what is the model's own."""
 
     def __init__(self) -> None:
         self._objects: dict[Key, dict[tuple[str, str], Object]] = {}
         self._gone: OrderedDict[str, int] = OrderedDict()
 
     def put(self, found: Object) -> Key | None:
-        """Remember an object; the model that its label names, None when it names none."""
+        """Remember an object. Returns the model that the object's label names, None when there is no such label."""
         key = model_key(found)
         if key is None or self._is_gone(found):
             return key
@@ -46,7 +46,7 @@ class Store:
         return key
 
     def drop(self, found: Object) -> Key | None:
-        """Forget a deleted object, unless another one has its name by now; the model that its label named."""
+        """Forget a deleted object, unless another object has its name by now. Returns the model that its label named."""
         key = model_key(found)
         if key is None:
             return None
@@ -65,7 +65,7 @@ class Store:
         return [one for objects in self._objects.values() for place, one in objects.items() if place[0] == kind.kind]
 
     def replace(self, known: Iterable[Object], found: Iterable[Object]) -> None:
-        """Make what was `known` of a kind before a list equal to it: what came during the list may be missing there."""
+        """Make what was `known` of a kind before a list equal to it. An object that came meanwhile may be missing there."""
         listed = {(model_key(one), _place(one)): one for one in found}
         for one in known:
             if (model_key(one), _place(one)) not in listed:
@@ -79,12 +79,12 @@ class Store:
         return self._objects.get(key, {}).get(_place(found)) if key else None
 
     def is_news(self, found: Object) -> bool:
-        """Whether it is newer than what is known of it: then no watch has shown it yet."""
+        """Whether an object is newer than what is known of it: then no watch has shown this version yet."""
         known = self.known_of(found)
         return not self._is_gone(found) and (known is None or version_of(found) > version_of(known))
 
     def is_status_only(self, found: Object) -> bool:
-        """Whether nothing but its status differs from what is known of it."""
+        """Whether an object differs from what is known of it in nothing but its status."""
         known = self.known_of(found)
         return known is not None and _without_status(slim(found)) == _without_status(known)
 
@@ -100,7 +100,7 @@ class Store:
         return observe(self._objects.get(key, {}).values(), uid)
 
     def _is_gone(self, found: Object) -> bool:
-        """Whether a watch has told of its end already: an answer and a list may be slower."""
+        """Whether a watch has told of the object's end already: an answer and a list may be slower than the watch."""
         return _uid(found) in self._gone and version_of(found) <= self._gone[_uid(found)]
 
 
@@ -112,7 +112,7 @@ def model_key(found: Object) -> Key | None:
 
 
 def slim(found: Object) -> Object:
-    """The object without what nobody here reads: the larger half of most of them."""
+    """The object without the fields that nobody here reads, which are the larger half of most objects."""
     metadata = dict(found["metadata"])
     if found["kind"] != "Deployment":
         metadata.pop("managedFields", None)

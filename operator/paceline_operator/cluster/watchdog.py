@@ -1,6 +1,6 @@
-"""Notices a watch that is open and silent. Every write of ours must come back through a watch within a while.
+"""Notices a watch that is open and silent. Every write of the operator must come back through a watch within a while.
 
-Fed by `reconcile` and `resync` (what must be heard of) and by the handlers (what was heard of); read by `/healthz`.
+`reconcile` and `resync` say what a watch must show, the handlers say what a watch has shown, and `/healthz` asks.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ PATIENCE_S = 60.0
 
 
 class Watchdog:
-    """Versions that are expected from the watches, by object. `clock` is a monotonic one."""
+    """The versions that the watches owe, by object. `clock` is a monotonic clock."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._expected: dict[str, tuple[int, float, str]] = {}
 
     def expect(self, written: Object) -> None:
-        """An object is at least at this version; a watch has to say so."""
+        """Expect a watch to show this object at this version or a later one."""
         uid, version = str(written["metadata"].get("uid", "")), version_of(written)
         known = self._expected.get(uid)
         if uid and version and known is None:
             self._expected[uid] = (version, self._clock(), f"{written['kind']}/{written['metadata']['name']}")
 
     def heard(self, found: Object) -> None:
-        """A watch delivered this object."""
+        """Note that a watch delivered this object."""
         uid = str(found["metadata"].get("uid", ""))
         expected = self._expected.get(uid)
         if expected and version_of(found) >= expected[0]:
             del self._expected[uid]
 
     def forget_all(self) -> None:
-        """Nothing is expected: the watches were paused meanwhile."""
+        """Expect nothing any more: the watches were paused meanwhile."""
         self._expected.clear()
 
     def overdue(self) -> list[str]:
-        """Objects that a working watch would have shown long ago."""
+        """The objects that a working watch would have shown long ago."""
         limit = self._clock() - PATIENCE_S
         return [name for _, since, name in self._expected.values() if since < limit]

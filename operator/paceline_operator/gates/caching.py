@@ -1,6 +1,6 @@
-"""Are the weights where the pods will look? Read from the model's status, the cache Job and its pods. Pure.
+"""Are the weights where the pods will look? The model's status, the cache Job and the Job's pods tell. Pure.
 
-As with the inspection, what is known to be cached is kept in the status under a key.
+The status keeps under a key which weights a claim is known to hold, as it keeps the inspection's verdict.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from paceline_operator.spec.source import digest_of
 class Caching:
     """`reason` and `message` are those of condition WeightsCached. `failed_at` is set when the Job gave up.
 
-    `key` is what this very claim is known to hold: empty when it does not, or when there is no claim.
+    `key` names the weights that this very claim is known to hold; it is empty when the claim is not known to hold them.
     """
 
     is_done: bool
@@ -45,7 +45,7 @@ def read(model: Model, status: Mapping[str, Any], observed: Observed) -> Caching
     if is_recorded or (is_true(job, "Complete") and _was_filled(claim, job)):
         return Caching(True, "Cached", f"claim {name} holds the weights", key)
     if is_true(job, "Complete"):
-        # A date-less failure: only another Job can fill the claim of today.
+        # This is a failure without a date: only another Job can fill today's claim.
         return Caching(
             False, "ClaimLost", f"claim {name} is another one than the cache Job filled; fetching anew", failed_at=""
         )
@@ -53,7 +53,7 @@ def read(model: Model, status: Mapping[str, Any], observed: Observed) -> Caching
 
 
 def _was_filled(claim: Mapping[str, Any] | None, job: Mapping[str, Any] | None) -> bool:
-    """Whether the Job wrote into this very claim: it is made after its claim, and a claim that was replaced is younger."""
+    """Whether the Job wrote into this very claim. A Job is younger than its claim, and older than a claim that came later."""
     if claim is None or job is None:
         return False
     return bool(claim["metadata"]["creationTimestamp"] <= job["metadata"]["creationTimestamp"])

@@ -1,7 +1,7 @@
-"""Do target and draft fit? Read from the model's status, or from the inspect Job and its pods. Pure; makes no Job.
+"""Do target and draft fit? The model's status tells, or the inspect Job and the Job's pods. Pure; the module makes no Job.
 
-The verdict is kept in the status because finished Jobs are cleaned up; its key says which sources it is about, so a
-changed resource is inspected anew.
+The status keeps the verdict because finished Jobs are cleaned up. The verdict's key says which sources the verdict is about,
+so a changed resource is inspected anew.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ OUTCOMES = frozenset({COMPATIBLE, INCOMPATIBLE, UNKNOWN})
 class Inspection:
     """`outcome` is PENDING until there is a verdict; `reason` and `message` are those of condition Compatible.
 
-    `facts` are fields of `status.model`. `failed_at` is set when the Job gave up without a verdict: it is tried anew.
+    `facts` are fields of `status.model`. `failed_at` is set when the Job gave up without a verdict: another Job is made then.
     """
 
     key: str
@@ -37,7 +37,7 @@ class Inspection:
 
     @property
     def may_serve(self) -> bool:
-        """Known to fit, or not knowable from headers: then the runtime's own start-up check decides."""
+        """Whether pods may be made. Where headers cannot tell, the runtime's own start-up check decides."""
         return self.outcome in (COMPATIBLE, UNKNOWN)
 
 
@@ -60,7 +60,7 @@ def _from_job(key: str, name: str, observed: Observed) -> Inspection:
         why = last_words(pods) or failed.get("message") or failed.get("reason", "")
         return Inspection(key, PENDING, "InspectionFailed", why, failed_at=failed.get("lastTransitionTime", ""))
     if is_true(job, "Complete"):
-        # Its pod went before it was read (node lost, cleaned by hand): only a new Job can tell.
+        # The Job's pod went before its message was read (a lost node, a deletion by hand): only a new Job can tell.
         return Inspection(key, PENDING, "VerdictLost", "the inspect Job's pod is gone; asking anew", failed_at="")
     if stuck := waiting(pods):
         return Inspection(key, PENDING, f"Inspection{stuck[0]}", stuck[1])
@@ -70,7 +70,7 @@ def _from_job(key: str, name: str, observed: Observed) -> Inspection:
 
 
 def _verdict(key: str, pod: Mapping[str, Any]) -> Inspection | None:
-    """A pod's termination message as a verdict; None for pods that ended otherwise or not yet."""
+    """A pod's termination message as a verdict; None for a pod that ended otherwise or has not ended."""
     for status in pod.get("status", {}).get("containerStatuses") or ():
         ended = status.get("state", {}).get("terminated") or {}
         if ended.get("exitCode") == 0 and (found := _parsed(ended.get("message", ""))):

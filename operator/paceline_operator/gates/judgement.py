@@ -1,6 +1,6 @@
 """A compatibility verdict in the resource's own words: which fields of the spec it is about, and what follows.
 
-Used by admission and by the inspect Job, so both say the same thing about the same pair. Reads nothing itself.
+Admission and the inspect Job use it, so both say the same thing about the same pair. The module reads nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from paceline_operator.errors import Problem, join
 from paceline_operator.gates.inspection import COMPATIBLE, INCOMPATIBLE, UNKNOWN
 from paceline_operator.spec.model import Model
 
-# Options of the table -> the field that a user changes.
+# An option of the table of rules -> the field that a user changes.
 OPTION_FIELDS = {
     "options.algorithm": "spec.speculation.algorithm",
     "options.num_steps": "spec.speculation.numSteps",
@@ -27,7 +27,7 @@ OPTION_FIELDS = {
 
 @dataclass(frozen=True)
 class Judgement:
-    """`outcome` as in `inspection`; `problems` are those that decide it, `warnings` do not."""
+    """`outcome` is one of `inspection`'s. The `problems` decide the outcome; the `warnings` do not."""
 
     outcome: str
     reason: str
@@ -40,7 +40,7 @@ class Judgement:
 
 
 def options_of(model: Model) -> Options:
-    """What the table has to know of the spec besides the checkpoints."""
+    """What the table of rules has to know of the spec besides the checkpoints."""
     spec = model.spec
     return Options(
         algorithm=spec.speculation.algorithm,
@@ -50,7 +50,7 @@ def options_of(model: Model) -> Options:
 
 
 def judge(verdict: Verdict) -> Judgement:
-    """Known not to fit beats unknown: a draft that breaks a rule is refused even if the rest cannot be read."""
+    """The judgement on a verdict. A broken rule beats unreadable metadata: such a draft is refused whatever the rest says."""
     warnings = tuple(_problem(broken) for broken in verdict.warnings)
     known = [broken for broken in verdict.errors if broken.reason != METADATA_UNAVAILABLE]
     if known:
@@ -70,7 +70,7 @@ def _problem(broken: Broken) -> Problem:
 
 
 def field_of(fact: str) -> str:
-    """The spec's field behind a fact: whatever is wrong with a checkpoint, its uri is what a user changes."""
+    """The spec's field behind a fact. Whatever is wrong with a checkpoint, a user changes its uri."""
     role = fact.partition(".")[0]
     if role in ("target", "draft"):
         return f"spec.{role}.uri"

@@ -1,1 +1,1 @@
-"""The running operator: handlers feed a queue, workers reconcile what is in it. Owns every task and connection."""
+"""The running operator: handlers fill a queue with models, workers reconcile them. This room owns every task and connection."""

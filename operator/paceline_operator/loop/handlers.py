@@ -1,7 +1,7 @@
-"""kopf's handlers: what an event or a review is handed to. None decides anything, none builds an object.
+"""kopf's handlers, which take events and reviews. No handler decides anything, and none builds an object.
 
-Registered on a given registry by `register`, so that tests run several operators in one process. Watching by `on.event`
-needs neither finalizers nor annotations on anybody's objects.
+`register` puts the handlers on a given registry, so that tests run several operators in one process. Watches by `on.event`
+need neither finalizers nor annotations on anybody's objects.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from paceline_operator.loop.operator import Operator
 
 def register(registry: kopf.OperatorRegistry, *, with_webhook: bool) -> None:
     """Put every handler on the registry; kopf refuses a webhook without a server for it."""
-    # A start that fails ends the process: half of a loop is none, and the kubelet starts another.
+    # A start that fails ends the process: half a loop does no work, and the kubelet starts another process.
     kopf.on.startup(registry=registry, errors=kopf.ErrorsMode.PERMANENT)(start)
     kopf.on.cleanup(registry=registry)(stop)
     kopf.on.login(registry=registry)(login)
@@ -40,20 +40,20 @@ async def stop(memo: kopf.Memo, **_: Any) -> None:
 
 
 def login(**kwargs: Any) -> kopf.ConnectionInfo | None:
-    """In a pod by its service account, elsewhere by the current kubeconfig."""
+    """Log in by the pod's service account inside a pod, and by the current kubeconfig elsewhere."""
     info: kopf.ConnectionInfo | None = kopf.login_with_service_account(**kwargs) or kopf.login_with_kubeconfig(**kwargs)
     return info
 
 
 async def seen(event: kopf.RawEvent, memo: kopf.Memo, **_: Any) -> None:
-    """A model, a child or a pod appeared, changed or went."""
+    """Tell the operator that a model, a child or a pod appeared, changed or went."""
     _operator(memo).seen(dict(event["object"]), is_deleted=event["type"] == "DELETED")
 
 
 async def validate(
     body: kopf.Body, old: kopf.Body | None, memo: kopf.Memo, warnings: list[str], userinfo: kopf.UserInfo, **_: Any
 ) -> None:
-    """Deny what is known not to work, warn of what is not known. Our own probes are no admissions."""
+    """Deny a resource that is known not to work, and warn of one that is not known. The operator's own probes do not count."""
     operator = _operator(memo)
     decision = await review(dict(body), dict(old) if old else None, operator.metadata.judge)
     warnings += decision.warnings

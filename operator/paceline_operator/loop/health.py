@@ -1,4 +1,4 @@
-"""`/healthz`, `/readyz` and `/metrics` of the operator, on a port of their own. Started by `loop`.
+"""`/healthz`, `/readyz` and `/metrics` of the operator, on a port of their own. `operator` starts the server.
 
 Alive: the watches deliver and no task has died. Ready: the webhook answers a real review, since a listening port alone
 refuses every resource while kopf has not found its kind.
@@ -22,7 +22,7 @@ TIMEOUT = aiohttp.ClientTimeout(total=2.0)
 
 
 class Operator(Protocol):
-    """What health looks at of the running operator."""
+    """The part of the running operator that the probes look at."""
 
     config: OperatorConfig
     metrics: Metrics
@@ -74,7 +74,7 @@ class Health:
             return "" if self._operator.is_synced.is_set() else "nothing was listed yet"
         url = f"https://127.0.0.1:{config.webhook_port}/{WEBHOOK_ID}"
         try:
-            # Our own certificate, through an address that it does not name.
+            # The certificate is the operator's own, and it does not name this address.
             async with self._session.post(url, json=sample_review("pvc://probe"), ssl=False) as response:
                 return "" if response.status == 200 else f"the webhook answers {response.status}"
         except (aiohttp.ClientError, TimeoutError, OSError) as error:

@@ -1,4 +1,4 @@
-"""The operator's own metrics, each named once. Written by the loop and the webhook, served by `health`."""
+"""The operator's own metrics, each named once. The loop and the webhook write them, and `health` serves them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Metrics:
 
 
 class _ModelCollector(Collector):
-    """Models by condition, counted when asked."""
+    """Models by condition, counted when somebody asks."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -66,7 +66,7 @@ class _ModelCollector(Collector):
 
 
 class _CertificateCollector(Collector):
-    """When the webhook's certificate ends: an expired one refuses every resource."""
+    """When the webhook's certificate ends: with an expired certificate every resource is refused."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

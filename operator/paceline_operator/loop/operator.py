@@ -1,6 +1,6 @@
-"""The running operator: workers that empty the queue, the resync, health. Started and stopped by `handlers`.
+"""The running operator: workers that empty the queue, the resync, health. `handlers` start and stop it.
 
-It owns every task and connection, so that a stop leaves nothing behind; decisions are made in `reconcile`.
+The operator owns every task and connection, so that a stop leaves nothing behind; `reconcile` makes the decisions.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from paceline_operator.names import KIND
 
 logger = logging.getLogger(__name__)
 REFUSED_RETRY_S = 15.0
-# How soon after kopf has paused the watches our own timers stop too.
+# So soon after kopf has paused the watches our own timers stop too.
 LEADERSHIP_PERIOD_S = 5.0
 
 
@@ -53,7 +53,7 @@ class Operator:
         self.tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        """Connect, then work in the background. Raises ApiError when the API server refuses the first steps."""
+        """Connect, then work in the background. Raises ApiError when the API server refuses one of the first steps."""
         self.queue: WorkQueue[Key] = WorkQueue(asyncio.get_running_loop().call_later)
         self.cluster = await Cluster.connect(lambda verb: self.metrics.api_calls.labels(verb).inc())
         self.scraper = Scraper()
@@ -66,7 +66,7 @@ class Operator:
             self._spawn(f"worker {i}", self._work())
 
     async def stop(self) -> None:
-        """Cancel the tasks, then close what they used; kopf would wait 5 s for tasks that are left running."""
+        """Cancel the tasks, then close the connections that they used. kopf would wait 5 s for a task that is left running."""
         for task in self.tasks:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
@@ -75,7 +75,7 @@ class Operator:
         await self.cluster.close()
 
     def seen(self, found: dict[str, Any], *, is_deleted: bool) -> None:
-        """A watch delivered an object: remember it, and look at its model."""
+        """Remember an object that a watch delivered, and ask for a look at its model."""
         self.watchdog.heard(found)
         is_status_only = found["kind"] == KIND and not is_deleted and self.store.is_status_only(found)
         key = self.store.drop(found) if is_deleted else self.store.put(found)
@@ -87,7 +87,7 @@ class Operator:
         self.tasks.append(asyncio.create_task(work, name=name))
 
     async def _work(self) -> None:
-        """One worker. Nothing is reconciled before the first list: half a view would undo what is there."""
+        """One worker. It reconciles nothing before the first list: half a view would undo what is there."""
         await self.is_synced.wait()
         while True:
             key = await self.queue.get()
@@ -148,6 +148,6 @@ class Operator:
         self.reconciler.known_kinds = await self.resync.run()
         self.is_leading = True
         self.is_synced.set()
-        # Also those that went unseen, so that nothing is kept of them.
+        # Models that went unseen are among these, so that nothing is kept of them.
         for key in known | set(self.store.models()):
             self.queue.add(key)

@@ -1,6 +1,6 @@
-"""One look at one model: read the store, let the pure parts decide, carry it out, publish the status.
+"""One look at one model: read the store, let the pure parts decide, carry the decision out, publish the status.
 
-Called by the workers of `operator`. Level-based: it may run at any time, any number of times, from any state.
+The workers of `operator` call `reconcile`. A look may be taken at any time, any number of times, from any state.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from paceline_operator.status.status import Status, changes, status_of, status_o
 
 Object = dict[str, Any]
 logger = logging.getLogger(__name__)
-# Refusals that a retry alone does not mend: the status tells, and the queue tries again slowly. A conflict (409) is none:
-# an object went or came since it was looked at.
+# Refusals that a retry alone does not mend: the status tells of them, and the queue tries again slowly. A conflict (409) is no
+# refusal: an object went or came since the operator looked.
 REFUSALS = frozenset({400, 403, 405, 422})
-# Without these a pod would be open to everybody, or write into the claim of a namesake.
+# Without these a pod would be open to everybody, or would write into a claim of somebody else.
 BEFORE_PODS = frozenset({"NetworkPolicy", "PersistentVolumeClaim"})
-# After so many failures in a row, a failing API server is told in the status like a refusal (a full address range is a 500).
+# After so many failures in a row the status tells of a failure as of a refusal (a full address range is a 500).
 PATIENCE = 4
 
 
@@ -48,14 +48,14 @@ class Counting(Protocol):
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a reconcile ended: `trouble` is why children could not be applied; `look_again_s` when to look anew."""
+    """How a reconcile ended. `trouble` says why children could not be applied, `look_again_s` when to look anew."""
 
     look_again_s: float | None = None
     trouble: str = ""
 
 
 class Reconciler:
-    """Holds what a reconcile needs. `now` is the wall clock."""
+    """The things that a reconcile needs. `now` is the wall clock."""
 
     def __init__(
         self,
@@ -113,8 +113,8 @@ class Reconciler:
     async def _carry_out(self, model: Model, step: Plan, is_patient: bool) -> str:
         """Delete, then apply: KEDA refuses a ScaledObject beside the autoscaler that it takes over from.
 
-        A refused child keeps no other from being applied, unless pods need it and it is not there. Returns the refusals as
-        text; what may pass by itself is raised, while patience lasts.
+        A refused child keeps no other child from being applied, unless pods need the refused one and it is not there. Returns
+        the refusals as text. A failure that may pass by itself is raised, while patience lasts.
         """
         if not step.is_empty:
             logger.info("model %s/%s: %s", model.namespace, model.name, ", ".join(step.details))
@@ -141,13 +141,13 @@ class Reconciler:
         return ""
 
     async def _delete(self, found: Object, kind: Kind) -> None:
-        """Delete a child. Of one that is not watched nobody would tell that it went."""
+        """Delete a child. Where no watch tells that a child went, the store forgets it here."""
         await self._cluster.delete(found, kind)
         if not is_watched(found):
             self._store.drop(found)
 
     async def _apply(self, model: Model, document: Object) -> None:
-        """Apply a child. One that we do not know yet is looked up first, so that nobody's namesake is taken over."""
+        """Apply a child. A child that is not observed is looked up by name first, so that nobody's namesake is written over."""
         kind, metadata = BY_NAME[document["kind"]], document["metadata"]
         found = self._observed(model).get(kind.kind, metadata["name"])
         if found is None:
@@ -179,7 +179,7 @@ class Reconciler:
         await self._tell(key)
 
     async def _tell(self, key: Key) -> None:
-        """Create the model's Events. One that is refused is given up; what may pass by itself is raised, and told later."""
+        """Create the model's Events. A refused Event is given up; what may pass by itself is raised, and tried again."""
         while untold := self._untold.get(key):
             try:
                 await self._cluster.create(untold[0], EVENT)
@@ -191,7 +191,10 @@ class Reconciler:
         self._untold.pop(key, None)
 
     def _written(self, answer: Object) -> None:
-        """An apply that changed nothing, was slower than its event, or is not watched is heard of no more."""
+        """Put an answer into the store, and expect a watch to show it.
+
+        No watch shows an apply that changed nothing, was slower than its event, or is of an unwatched kind.
+        """
         if self._store.is_news(answer) and is_watched(answer):
             self._watchdog.expect(answer)
         self._store.put(answer)
@@ -213,12 +216,15 @@ class Reconciler:
 
 
 def key_of(model: Model) -> Key:
-    """Under what the store and the queue know a model."""
+    """The key under which the store and the queue know a model."""
     return Key(model.namespace, model.name)
 
 
 def is_watched(found: Object) -> bool:
-    """Whether a watch tells of it: not of optional kinds, nor of a Job whose label was taken off, which no apply restores."""
+    """Whether a watch tells of an object.
+
+    Optional kinds have no watch. A Job whose label was taken off has none either, and no apply restores the label.
+    """
     labels = found["metadata"].get("labels") or {}
     is_selected = found["kind"] == names.KIND or labels.get(names.LABEL_MANAGED_BY) == names.MANAGED_BY
     return is_selected and not BY_NAME[found["kind"]].is_optional

@@ -1,6 +1,6 @@
-"""Which models are to be looked at, and when: each at most once at a time, repeated requests merged, failures later.
+"""The models that are to be looked at, and when: each at most once at a time, repeated requests merged, failures later.
 
-Fed by handlers, timers and `resync`, emptied by the workers of `operator`. Knows nothing of what a key means.
+Handlers, timers and `resync` fill the queue, and the workers of `operator` empty it. The queue does not know what a key means.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class WorkQueue(Generic[K]):
         return len(self._ready)
 
     def add(self, key: K) -> None:
-        """Ask for a look now; while the key is being worked on, for another one afterwards."""
+        """Ask for a look now; while a worker has the key, ask for another look afterwards."""
         self._cancel_timer(key)
         if key in self._in_work:
             self._again.add(key)
@@ -42,7 +42,7 @@ class WorkQueue(Generic[K]):
             self._arrival.set()
 
     def add_later(self, key: K, delay_s: float) -> None:
-        """Ask for a look after some time; an earlier one that is asked for already stays."""
+        """Ask for a look after some time. An earlier look that was asked for already stays."""
         timer = self._timers.get(key)
         if timer is None:
             self._timers[key] = self._call_later(delay_s, lambda: self.add(key))
@@ -67,7 +67,7 @@ class WorkQueue(Generic[K]):
         self._num_failures.pop(key, None)
 
     def forget(self, key: K) -> None:
-        """The key is gone: no timer, no failures."""
+        """Drop the key's timer and failures: the key is gone."""
         self._cancel_timer(key)
         self.succeeded(key)
 
@@ -82,7 +82,7 @@ class WorkQueue(Generic[K]):
         return key
 
     def done(self, key: K) -> None:
-        """The work on a key ended; it comes back at once if it was asked for meanwhile."""
+        """End the work on a key. The key comes back at once if somebody asked for it meanwhile."""
         self._in_work.discard(key)
         if key in self._again:
             self._again.discard(key)

@@ -1,1 +1,1 @@
-"""One pure builder per kind of child: (Model, OperatorConfig) -> server-side apply document. They never await."""
+"""One pure builder per kind of child: (Model, OperatorConfig) -> server-side apply document. Builders never await."""

@@ -1,4 +1,4 @@
-"""Pods by load: a HorizontalPodAutoscaler, or a KEDA ScaledObject. Called by `desired` when the resource asks for it."""
+"""Pods by load: a HorizontalPodAutoscaler, or a KEDA ScaledObject. `desired` calls it when the resource asks for one."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ METRICS = {"WaitingRequests": METRIC_WAITING, "RunningRequests": METRIC_RUNNING}
 
 
 def build(model: Model, wanted: Autoscaling) -> Object:
-    """The one that the resource asks for; both act on the Deployment's replicas, which the operator then leaves alone."""
+    """The autoscaler that the resource asks for. It acts on the Deployment's replicas, which the operator then leaves alone."""
     return scaled_object(model, wanted, wanted.keda) if wanted.keda else horizontal(model, wanted)
 
 
 def horizontal(model: Model, wanted: Autoscaling) -> Object:
-    """Scales on a metric of the pods, which a metrics adapter has to offer."""
+    """An autoscaler on a metric of the pods, which a metrics adapter has to offer."""
     target = {"type": "AverageValue", "averageValue": str(wanted.target)}
     spec = {
         "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": model.name},
@@ -28,8 +28,8 @@ def horizontal(model: Model, wanted: Autoscaling) -> Object:
 
 
 def scaled_object(model: Model, wanted: Autoscaling, keda: Keda) -> Object:
-    """KEDA asks Prometheus. The autoscaler that it makes is its own: our labels do not belong there."""
-    # A Deployment's pods have two parts behind its name, without hyphens: pods of a model NAME-x have three.
+    """A ScaledObject: KEDA asks Prometheus. KEDA owns the autoscaler that it makes: our labels do not belong there."""
+    # Pods have two parts without hyphens behind their Deployment's name: pods of a model NAME-x have three behind NAME.
     pods = f"{model.name}-[a-z0-9]+-[a-z0-9]+"
     query = f'sum({METRICS[wanted.metric]}{{namespace="{model.namespace}",pod=~"{pods}"}})'
     metadata = {"serverAddress": keda.prometheus_address, "query": query, "threshold": str(wanted.target)}

@@ -1,4 +1,4 @@
-"""The claim that keeps fetched weights, and the Job that fills it before any GPU pod exists. Called by `desired`."""
+"""The claim that keeps fetched weights, and the Job that fills it before any GPU pod exists. `desired` calls both."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from paceline_operator.spec.source import digest_of
 
 # A fetch resumes where an earlier one stopped, so many attempts cost little.
 BACKOFF_LIMIT = 6
-# Of `paceline fetch`: the request is wrong (2), or the source says no (3).
+# `paceline fetch` ends so when the request is wrong (2) or the source says no (3).
 FINAL_EXIT_CODES = (2, 3)
 
 
@@ -27,9 +27,9 @@ def job_name(model: Model) -> str:
 
 
 def claim(model: Model, wanted: Cache) -> Object:
-    """The claim; it outlives the model when `retain` says so."""
+    """The claim, which outlives the model when `retain` says so."""
     spec = {
-        # A claim's modes are a list that cannot change, the resource's a set: its order means nothing.
+        # A claim's modes are a list that cannot change. The resource's modes are a set: their order means nothing.
         "accessModes": sorted(wanted.access_modes),
         "resources": {"requests": {"storage": wanted.size}},
         **without_none(storageClassName=wanted.storage_class_name),
@@ -39,7 +39,7 @@ def claim(model: Model, wanted: Cache) -> Object:
 
 
 def fetch_job(model: Model, config: OperatorConfig, image: str) -> Object:
-    """Fetches every remote source into the claim, target and draft beside each other."""
+    """The Job that fetches every remote source into the claim, target and draft beside each other."""
     sources, pull = weights.fetched(model), model.spec.runtime.image_pull_policy
     pod = {
         "containers": [weights.fetch_container(source, config, image, pull) for source in sources],

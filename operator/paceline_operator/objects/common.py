@@ -1,4 +1,4 @@
-"""What all children have in common: metadata, ownership, hashes. Used by every builder of this package.
+"""What all children have in common: metadata, ownership, hashes. Every builder of this room uses it.
 
 Builders are pure: (Model, OperatorConfig) -> a server-side apply document with exactly the fields that the operator owns.
 """
@@ -27,7 +27,7 @@ Object = dict[str, Any]
 
 
 def labels(model: Model, component: str) -> dict[str, str]:
-    """Labels of a child and of its pods; no version among them, so an operator upgrade changes no template."""
+    """Labels of a child and of its pods. No version is among the labels, so an operator upgrade changes no template."""
     return {
         LABEL_NAME: APP_NAME,
         LABEL_MANAGED_BY: MANAGED_BY,
@@ -37,7 +37,7 @@ def labels(model: Model, component: str) -> dict[str, str]:
 
 
 def owner_reference(model: Model) -> Object:
-    """Makes the garbage collector delete the child with the model; no finalizer is needed."""
+    """The reference by which the garbage collector deletes the child with the model. No finalizer is needed."""
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,
@@ -51,9 +51,9 @@ def owner_reference(model: Model) -> Object:
 def child(
     model: Model, api_version: str, kind: str, component: str, body: Object, *, name: str = "", owned: bool = True
 ) -> Object:
-    """A child with its metadata; `body` holds the rest (`spec`, ...). Named after the model unless `name` says else.
+    """A child with its metadata; `body` holds the rest (`spec`, ...). The child has the model's name unless `name` is given.
 
-    A child that outlives its model is not `owned`: it carries the model's uid as an annotation.
+    A child that outlives its model is not `owned`: an annotation of the child carries the model's uid.
     """
     metadata: Object = {
         "name": name or model.name,
@@ -79,5 +79,5 @@ def stamped(document: Object) -> Object:
 
 
 def without_none(**fields: Any) -> Object:
-    """The fields that were given: an apply document must not own what it does not set."""
+    """The fields that were given. An apply document must not own a field that it does not set."""
     return {name: value for name, value in fields.items() if value not in (None, {}, (), [])}

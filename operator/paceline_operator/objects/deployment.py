@@ -1,4 +1,4 @@
-"""The serving Deployment. Called by `desired`."""
+"""The serving Deployment. `desired` calls `build`."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from paceline_operator.spec.model import Model
 class Inherited:
     """What a new Deployment document takes over from before.
 
-    `image`: the default image that the pods run already, as the status recorded it, so that an operator upgrade restarts
-    nothing. Not the Deployment's own word: that may be an edit by hand, or an image that the resource named until now.
-    `replicas`: the count to keep applying while autoscaled and nobody else owns the field; letting go of it earlier
-    would reset it to 1.
-    `fetched_bytes`: what each pod downloads, as the inspection found; 0 when it is not known.
+    `image` is the default image that the pods run already, as the status recorded it, so that an operator upgrade restarts
+    nothing. The Deployment's own image may be an edit by hand, or an image that the resource named until now.
+    `replicas` is the count to keep applying while the model is autoscaled and nobody else owns the field; a document that
+    left the field out earlier would reset it to 1.
+    `fetched_bytes` is what each pod downloads, as the inspection found; 0 when that is not known.
     """
 
     image: str | None = None
@@ -38,7 +38,7 @@ def build(model: Model, config: OperatorConfig, inherited: Inherited) -> Object:
         "strategy": strategy(rollout),
         "minReadySeconds": rollout.min_ready_seconds,
         "revisionHistoryLimit": 5,
-        # Not a failure of anything: a big model's start may take its whole budget on every pod.
+        # A long rollout is no failure: a big model's start may take its whole budget on every pod.
         "progressDeadlineSeconds": model.spec.startup_timeout_seconds + rollout.min_ready_seconds + 600,
         "template": template(model, config, image, inherited.fetched_bytes),
     }
@@ -48,12 +48,12 @@ def build(model: Model, config: OperatorConfig, inherited: Inherited) -> Object:
 
 
 def image_of(model: Model, config: OperatorConfig, inherited: Inherited) -> str:
-    """The runtime's image: the resource's, else the default that was first chosen for it, else today's default."""
+    """The runtime's image: the resource's, else the default that was first chosen for the resource, else today's default."""
     return model.spec.runtime.image or inherited.image or config.runtime_image
 
 
 def strategy(rollout: Rollout) -> Object:
-    """Surge 0 unless asked for: a surging pod needs GPUs that are rarely spare."""
+    """How pods are replaced. Surge is 0 unless the resource asks for more: a surging pod needs GPUs that are rarely spare."""
     if rollout.strategy == "Recreate":
         return {"type": "Recreate"}
     limits = {"maxSurge": rollout.max_surge, "maxUnavailable": rollout.max_unavailable}

@@ -1,4 +1,4 @@
-"""The PodDisruptionBudget of the serving pods. Called by `desired`."""
+"""The PodDisruptionBudget of the serving pods. `desired` calls `build`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from paceline_operator.spec.model import Model
 
 
 def build(model: Model) -> Object:
-    """One pod may be missing unless the resource says else."""
+    """The budget: one pod may be missing unless the resource says otherwise."""
     wanted = model.spec.disruption
     if wanted.min_available is not None:
         limit = {"minAvailable": wanted.min_available}

@@ -1,7 +1,7 @@
-"""The Job that reads both checkpoints' headers and says whether they fit. Called by `desired`.
+"""The Job that reads both checkpoints' headers and says whether they fit. `desired` calls `inspect_job`.
 
-Runs on the CPU from the operator's own image: remote sources by ranged reads, claims mounted read-only. Its verdict is
-the pod's termination message (see `paceline_operator.inspect`).
+The Job runs on the CPU from the operator's own image. It reads remote sources in ranges and mounts claims read-only. The
+verdict is the pod's termination message (see `paceline_operator.inspect`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from paceline_operator.spec.model import Model
 from paceline_operator.spec.source import Source, digest_of
 
 BACKOFF_LIMIT = 3
-# Covers a pod that never schedules as well; the model then says why and the Job is tried anew.
+# The deadline covers a pod that never schedules as well: the model says why, and another Job is made.
 DEADLINE_S = 900
 
 
@@ -54,7 +54,7 @@ def inspect_job(model: Model, config: OperatorConfig) -> Object:
 
 
 def arguments(model: Model) -> list[str]:
-    """Where each checkpoint is as the pod sees it, and what speculation is asked for."""
+    """The command line: where the pod finds each checkpoint, and what speculation is asked for."""
     speculation = model.spec.speculation
     line = ["--algorithm", speculation.algorithm, "--num-gpus", str(model.spec.resources.gpu.count)]
     for source in model.spec.sources:
@@ -65,12 +65,12 @@ def arguments(model: Model) -> list[str]:
 
 
 def location_in_pod(source: Source) -> str:
-    """A claim's mounted folder, else the URI itself, without the digest that only a fetch can check."""
+    """A claim's mounted folder, else the URI itself without its digest, which only a fetch can check."""
     return source.path if source.is_claim else source.location.partition("#")[0]
 
 
 def _environment(model: Model, config: OperatorConfig) -> list[Object]:
-    """Both sources' variables; where their tokens lie in different Secrets, the draft's goes by a name of its own."""
+    """Both sources' variables. Where the tokens lie in different Secrets, the draft's token has a variable of its own."""
     found: dict[str, Object] = {}
     for source in model.spec.sources:
         for variable in weights.source_environment(source, config) if source.scheme == "hf" else ():

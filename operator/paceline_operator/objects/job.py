@@ -1,4 +1,4 @@
-"""What both Jobs have in common: no GPU, restricted, retried, cleaned up. Called by `inspect` and `cache`."""
+"""What both Jobs have in common: no GPU, restricted, retried, cleaned up. `inspect` and `cache` call `job`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from paceline_operator.objects.common import Object, child, labels, without_none
 from paceline_operator.objects.pod import pod_security
 from paceline_operator.spec.model import Model
 
-# Long enough to read its logs; the verdict lives on in the model's status.
+# Long enough to read the Job's logs; the verdict lives on in the model's status.
 TTL_S = 3600
 
 

@@ -1,4 +1,4 @@
-"""Who may reach the serving pods. Called by `desired` when the resource asks for it."""
+"""Who may reach the serving pods. `desired` calls `build` when the resource asks for a policy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NAMESPACE_NAME = "kubernetes.io/metadata.name"
 
 
 def build(model: Model, config: OperatorConfig) -> Object:
-    """Pods of the namespace, of the listed ones and of the operator's (it reads the metrics); no others, on one port."""
+    """The policy lets in pods of the namespace, of the listed ones and of the operator's (it reads metrics), on one port."""
     namespaces = sorted({config.pod_namespace, *model.spec.network_policy.from_namespaces})
     peers: list[Object] = [{"podSelector": {}}]
     peers += [{"namespaceSelector": {"matchLabels": {NAMESPACE_NAME: name}}} for name in namespaces]

@@ -1,6 +1,6 @@
-"""The serving pod's template: arguments, probes, mounts, security. Called by `deployment` only.
+"""The serving pod's template: arguments, probes, mounts, security. Only `deployment` calls it.
 
-Nothing in it may depend on the operator's version or on the time: the template's bytes decide whether pods are replaced.
+Nothing in the template may depend on the operator's version or on the time: its bytes decide whether pods are replaced.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from paceline_operator.objects.common import Object, labels, without_none
 from paceline_operator.spec.fields import Resources, Scheduling
 from paceline_operator.spec.model import Model
 
-# Endpoints forget a pod before it stops listening: the time that takes to reach every proxy.
+# A pod goes on listening for so long after its end began: every proxy has to learn that it leaves the endpoints.
 PRE_STOP_S = 5
-# After the drain: the server's own shutdown.
+# The server's own shutdown takes so long after the drain.
 SHUTDOWN_S = 15
 STARTUP_PERIOD_S = 2
-# Tokenizer, configuration, logs and kernel caches beside the weights.
+# Tokenizer, configuration, logs and kernel caches lie beside the weights.
 SMALL_FILES_BYTES = 1 << 30
 ENV_VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
 DEFAULT_API_KEY = "api-key"
 
 
 def template(model: Model, config: OperatorConfig, image: str, fetched_bytes: int) -> Object:
-    """The Deployment's pod template. `fetched_bytes` is what a pod downloads when nothing is cached; 0 if not known."""
+    """The Deployment's pod template. `fetched_bytes` is what a pod downloads when nothing is cached; 0 when unknown."""
     spec, sources = model.spec, list(model.spec.sources)
     pull = spec.runtime.image_pull_policy
     fetches = [] if spec.cache else weights.fetched(model)
@@ -57,7 +57,7 @@ def template(model: Model, config: OperatorConfig, image: str, fetched_bytes: in
 
 
 def server_container(model: Model, image: str, fetched_bytes: int) -> Object:
-    """`paceline serve` with everything the resource says."""
+    """The container that runs `paceline serve` with everything that the resource says."""
     spec = model.spec
     return {
         "name": CONTAINER_SERVER,
@@ -95,7 +95,7 @@ def arguments(model: Model) -> list[str]:
 
 
 def environment(model: Model) -> list[Object]:
-    """Offline for the hub's libraries, writable paths under /tmp, the API key as a reference, then the resource's own."""
+    """The variables: libraries of the hub stay offline, writable paths are under /tmp, the API key is a reference."""
     named = {one["name"] for one in model.spec.runtime.env}
     own: list[Object] = [
         {"name": "HOME", "value": "/tmp"},
@@ -113,7 +113,7 @@ def environment(model: Model) -> list[Object]:
 
 
 def probes(startup_timeout_s: int) -> Object:
-    """One budget for the start; neither other probe looks before it is over, so no initial delays."""
+    """The probes. One budget covers the start, and no other probe looks before the start is over, so none needs a delay."""
     ready = {"httpGet": {"path": PATH_READY, "port": PORT_HTTP_NAME}}
     live = {"httpGet": {"path": PATH_LIVE, "port": PORT_HTTP_NAME}}
     attempts = math.ceil(startup_timeout_s / STARTUP_PERIOD_S)
@@ -127,7 +127,7 @@ def probes(startup_timeout_s: int) -> Object:
 def resources(wanted: Resources, scheduling: Scheduling, fetched_bytes: int) -> Object:
     """Requests and limits. Memory is capped at its request, the processor is not; GPUs cannot be overcommitted.
 
-    A pod that downloads more than it asked for is the first that a full disk evicts, so what it fetches is asked for.
+    A pod that downloads more than it asked for is the first that a full disk evicts, so a pod asks for what it fetches.
     """
     requests: Object = {"cpu": wanted.cpu, "memory": wanted.memory}
     limits: Object = {"memory": wanted.memory}
@@ -140,7 +140,7 @@ def resources(wanted: Resources, scheduling: Scheduling, fetched_bytes: int) -> 
 
 
 def scheduling(model: Model) -> Object:
-    """The pod's placement; spread constraints get the pods' own labels."""
+    """The pod's placement. Spread constraints get the pods' own labels."""
     wanted = model.spec.scheduling
     spread: list[dict[str, Any]] = [
         {
@@ -164,7 +164,7 @@ def scheduling(model: Model) -> Object:
 
 
 def pod_security() -> Object:
-    """What Pod Security `restricted` asks of a pod; the group makes fresh claims writable for the fetch."""
+    """What Pod Security `restricted` asks of a pod. The group makes a fresh claim writable for the fetch."""
     return {
         "runAsNonRoot": True,
         "runAsUser": POD_USER,

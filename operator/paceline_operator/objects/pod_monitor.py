@@ -1,4 +1,4 @@
-"""How Prometheus finds the serving pods. Called by `desired` when the resource asks for it and the cluster knows the kind."""
+"""How Prometheus finds the serving pods. `desired` calls `build` when the resource asks and the cluster knows the kind."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from paceline_operator.spec.model import Model
 
 
 def build(model: Model) -> Object:
-    """Scrapes every serving pod; carries the labels that the cluster's Prometheus selects by."""
+    """The PodMonitor of every serving pod, with the labels that the cluster's Prometheus selects by."""
     wanted = model.spec.metrics.pod_monitor
     spec = {
         "selector": {"matchLabels": model.selector},

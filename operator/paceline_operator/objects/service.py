@@ -1,4 +1,4 @@
-"""The Service in front of the serving pods. Called by `desired`."""
+"""The Service in front of the serving pods. `desired` calls `build`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from paceline_operator.spec.model import Model
 
 
 def build(model: Model) -> Object:
-    """One stable address for all ready pods."""
+    """The Service: one stable address for all ready pods."""
     spec = {
         "selector": model.selector,
         "ports": [{"name": PORT_HTTP_NAME, "port": model.spec.service.port, "targetPort": PORT_HTTP_NAME, "protocol": "TCP"}],

@@ -1,6 +1,6 @@
 """How checkpoints get into a pod: claims mounted read-only, a cache claim, or a fetch into an emptyDir.
 
-Used by the builders of the Deployment and of both Jobs. Says what to mount and which command fetches; fetches nothing.
+The builders of the Deployment and of both Jobs use it. It says what to mount and which command fetches, and fetches nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SECRET_KEYS = {
         "AWS_ENDPOINT_URL": True,
     },
 }
-# Where the operator's settings have a variable too, the Secret's goes by the name that the fetch reads first.
+# Where the operator's settings have a variable too, the Secret's value has the name that the fetch reads first.
 PREFERRED_NAMES = {"AWS_ENDPOINT_URL": "AWS_ENDPOINT_URL_S3"}
 REGISTRY_FOLDER = "/registry-credentials"
 
@@ -45,7 +45,7 @@ def fetched(model: Model) -> list[Source]:
 
 
 def volumes(model: Model, sources: list[Source], *, read_only: bool) -> list[Object]:
-    """Volumes for these sources: one a claim, and one for everything fetched."""
+    """Volumes for these sources: one for each claim, and one for all that is fetched."""
     found: list[Object] = [
         {"name": name, "persistentVolumeClaim": {"claimName": claim, "readOnly": True}}
         for claim, name in _claim_volumes(sources).items()
@@ -73,7 +73,7 @@ def _claim_volumes(sources: list[Source]) -> dict[str, str]:
 
 
 def mounts(sources: list[Source], *, read_only: bool) -> list[Object]:
-    """Mounts of `volumes` in one container. Claims of sources are never writable."""
+    """Mounts of `volumes` in one container. A source's claim is never writable."""
     names = _claim_volumes(sources)
     found: list[Object] = [
         {"name": names[source.claim_name], "mountPath": f"{MOUNT_CLAIMS}/{source.role}", "readOnly": True}
@@ -86,7 +86,7 @@ def mounts(sources: list[Source], *, read_only: bool) -> list[Object]:
 
 
 def fetch_container(source: Source, config: OperatorConfig, image: str, pull_policy: str) -> Object:
-    """A container that fetches one source into its folder; it resumes what an earlier run left there."""
+    """A container that fetches one source into its folder. A fetch resumes what an earlier run left there."""
     revision = ["--revision", source.revision] if source.revision else []
     return {
         "name": f"{CONTAINER_FETCH}-{source.role}",
@@ -102,7 +102,7 @@ def fetch_container(source: Source, config: OperatorConfig, image: str, pull_pol
 
 
 def source_environment(source: Source, config: OperatorConfig) -> list[Object]:
-    """Addresses from the operator's settings unless the source's Secret has its own, credentials only as references to it."""
+    """Addresses come from the operator's settings unless the source's Secret has its own; credentials are references to it."""
     plain = {
         "hf": {ENV_HUB_ENDPOINT: config.hub_endpoint},
         "s3": {"AWS_ENDPOINT_URL": config.s3_endpoint, "AWS_DEFAULT_REGION": config.s3_region},
@@ -127,7 +127,7 @@ def _key_ref(name: str, key: str, optional: bool) -> Object:
 
 
 def registry_volumes(sources: list[Source]) -> list[Object]:
-    """Registry credentials are a file: the Secret's .dockerconfigjson, under the name that clients look for."""
+    """Volumes of registry credentials: a file with the Secret's .dockerconfigjson, under the name that clients look for."""
     items = [{"key": ".dockerconfigjson", "path": "config.json"}]
     return [
         {"name": f"{source.role}-registry", "secret": {"secretName": source.secret_ref.name, "items": items}}

@@ -1,4 +1,4 @@
-"""Reads the usual list of conditions in an object's status. Pure; knows no kind."""
+"""Reads the usual list of conditions in an object's status. Pure; the module knows no kinds."""
 
 from __future__ import annotations
 

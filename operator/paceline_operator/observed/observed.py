@@ -1,6 +1,7 @@
-"""What exists of one model, as the API server last said: its children, and the pods that they made. A value.
+"""What exists of one model, as the API server last said: the model's children, and the pods that the children made.
 
-`store` fills it, the pure parts read it. What only carries the model's labels is not in it: see `ownership`.
+`store` makes an `Observed`, and the pure parts read it. An object that only carries the model's labels is not in it: see
+`ownership`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ MADE_BY_CHILDREN = frozenset({"Pod", "ReplicaSet"})
 
 @dataclass(frozen=True)
 class Observed:
-    """Children by (kind, name); pods by the name of their Job, and those of the Deployment. Pods come oldest first."""
+    """Children by (kind, name), the Deployment's pods, and the Jobs' pods by the name of the Job. Pods come oldest first."""
 
     children: Mapping[tuple[str, str], Object] = field(default_factory=dict)
     serving_pods: Sequence[Object] = ()

@@ -1,7 +1,7 @@
 """Whose an object is. Labels select what the operator looks at; a uid proves that an object is a model's own.
 
-Used by `observed` for what counts, and by `reconcile` before a child is applied over what has its name. Pure. Labels and
-annotations get copied: KEDA copies a ScaledObject's to the autoscaler that it makes, a backup copies all of them.
+`observed` asks what counts, and `reconcile` asks before it applies a child over an object of the child's name. Pure. Others
+copy labels and annotations: KEDA copies a ScaledObject's to the autoscaler that KEDA makes, a backup copies all of them.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def is_child(found: Object, uid: str) -> bool:
 def why_not_ours(found: Object, document: Object, uid: str) -> str:
     """Why `document`, a child of the model with this uid, must not be applied over `found`; empty when it may.
 
-    A model that retains its claim takes over the one that an earlier model of its name retained: a claim's name holds its
-    model's, so there is no other whose claim it could be.
+    A model that retains its claim takes over the claim that an earlier model of the same name retained. A claim's name holds
+    its model's name, so no other model can have retained that claim.
     """
     if is_child(found, uid):
         return ""

@@ -1,4 +1,4 @@
-"""What pods say of themselves: why they wait, and what they said at their end. Pure; the gates and `status` read it."""
+"""What pods say of themselves: why a pod waits, and what a pod said at its end. Pure; the gates and `status` use it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Object = dict[str, Any]
 
 
 def waiting(pods: Iterable[Object]) -> tuple[str, str] | None:
-    """Why a pod is not running, as (reason, message): not scheduled, or a container that waits. None if nothing is odd."""
+    """Why a pod does not run, as (reason, message): no node takes the pod, or a container waits. None if nothing is odd."""
     for pod in pods:
         scheduled = condition(pod, "PodScheduled")
         if scheduled and scheduled["status"] == "False":
@@ -24,7 +24,7 @@ def waiting(pods: Iterable[Object]) -> tuple[str, str] | None:
 
 
 def container_statuses(pod: Object) -> list[Object]:
-    """Of init containers and containers alike."""
+    """The statuses of init containers and containers alike."""
     status = pod.get("status", {})
     return [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
 
@@ -42,7 +42,7 @@ def last_words(pods: Iterable[Object]) -> str:
 
 
 def no_pod(job: Object | None, pods: Sequence[Object]) -> str:
-    """What to tell of a Job without pods: it may be new, or refused its pods, of which only its Events speak."""
+    """What to tell of a Job without pods: the Job may be new, or its pods are refused, of which only the Job's Events tell."""
     if job is None or pods:
         return ""
     name = job["metadata"]["name"]

@@ -1,4 +1,4 @@
-"""All children that a model should have, in the order in which they are applied. Pure; `plan` compares them with reality."""
+"""All children that a model should have, in the order of their application. Pure; `plan` compares them with reality."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from paceline_operator.spec.model import Model
 class Desired:
     """Children by the step that they belong to; a later step waits for the earlier ones.
 
-    `missing_kinds` are asked for by the resource and unknown to the cluster.
+    The resource asks for `missing_kinds`, and the cluster does not know them.
     """
 
     inspection: tuple[Object, ...]
@@ -62,7 +62,7 @@ def caching_children(model: Model, config: OperatorConfig, inherited: Inherited)
 
 
 def serving_children(model: Model, config: OperatorConfig, inherited: Inherited) -> tuple[Object, ...]:
-    """Everything that serves; the Service first, so that the pods' address exists before they do."""
+    """Everything that serves. The Service comes first, so that the pods' address exists before the pods do."""
     spec = model.spec
     children = [service.build(model)]
     if spec.network_policy.enabled:
@@ -79,7 +79,7 @@ OPTIONAL_KINDS = frozenset({"ScaledObject", "PodMonitor"})
 
 
 def inherit(model: Model, status: Mapping[str, Any], observed: Observed, facts: Mapping[str, Any] | None = None) -> Inherited:
-    """What the next Deployment document takes over: the image that the status recorded, replicas of the present one.
+    """What the next Deployment document takes over: the image that the status recorded, and the present Deployment's replicas.
 
     `facts` are those of the inspection.
     """
@@ -89,16 +89,16 @@ def inherit(model: Model, status: Mapping[str, Any], observed: Observed, facts: 
 
 
 def chosen_image(model: Model, config: OperatorConfig, inherited: Inherited, observed: Observed) -> dict[str, str]:
-    """`status.runtimeImage`: the default image, once pods run it; nothing where the resource names one."""
+    """`status.runtimeImage`: the default image, once pods run it; nothing where the resource names an image."""
     if model.spec.runtime.image or observed.get("Deployment", model.name) is None:
         return {}
     return {"runtimeImage": deployment.image_of(model, config, inherited)}
 
 
 def _kept_replicas(model: Model, found: Object) -> int | None:
-    """The count to go on applying: what we set, while it is ours.
+    """The count to go on applying: the count that we set, while the field is ours.
 
-    Not 0 beside an autoscaler: it takes a Deployment at 0 for switched off.
+    The count is not 0 beside an autoscaler, which takes a Deployment at 0 for switched off.
     """
     replicas: int | None = found["spec"].get("replicas")
     if model.spec.autoscaling and replicas == 0:
@@ -107,7 +107,7 @@ def _kept_replicas(model: Model, found: Object) -> int | None:
 
 
 def _we_scale(found: Object) -> bool:
-    """Whether `spec.replicas` is ours still: no autoscaler has acted since we last set it."""
+    """Whether `spec.replicas` is still ours: no autoscaler has acted since we last set the field."""
     return any(
         "f:replicas" in (entry.get("fieldsV1") or {}).get("f:spec", {})
         for entry in found["metadata"].get("managedFields") or ()

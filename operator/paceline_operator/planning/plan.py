@@ -1,7 +1,7 @@
 """What to do next for one model: (desired, observed, now) -> objects to apply, objects to delete, when to look again.
 
-Level-based: it looks at what is, never at what happened, so a restart at any point continues where things stand. The
-operator's own deeds are recognised by a hash on each child; edits of others by comparing the fields that we own.
+`plan` looks at what is, never at what happened, so a restart at any point continues where things stand. A hash on each child
+shows what the operator itself applied; comparing the fields that are ours shows what others edited.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ RETRY_S = 120.0
 
 @dataclass(frozen=True)
 class Plan:
-    """`delete`, then `apply` in order. `details` say why, for the log. `look_again_s` is None when events suffice."""
+    """The operator deletes `delete`, then applies `apply` in order.
+
+    `details` say why, for the log. `look_again_s` is None when events suffice.
+    """
 
     apply: tuple[Object, ...] = ()
     delete: tuple[Object, ...] = ()
@@ -37,7 +40,7 @@ class Plan:
 
 
 def plan(model: Model, desired: Desired, observed: Observed, inspection: Inspection, caching: Caching, now: datetime) -> Plan:
-    """The next step. A paused model gets none; a gate that closes again leaves what serves already."""
+    """The next step. A paused model gets no step; a gate that closes again leaves the pods that serve already."""
     if model.spec.paused:
         return Plan(details=("paused",))
     deletions, details = _deletions(desired, observed), []
@@ -62,7 +65,7 @@ def plan(model: Model, desired: Desired, observed: Observed, inspection: Inspect
 
 
 def needs_apply(child: Object, found: Object | None) -> bool:
-    """Whether the child is absent, was applied from another document, or was edited where it is ours."""
+    """Whether the child is absent, was applied from another document, or was edited in a field that is ours."""
     if found is None:
         return True
     if child["kind"] == "Job":
@@ -74,7 +77,7 @@ def needs_apply(child: Object, found: Object | None) -> bool:
 def contains(found: Any, wanted: Any) -> bool:
     """Whether `found` has all that `wanted` says.
 
-    Lists match item by item, so what the server adds to items is ignored; it also leaves out values that are empty.
+    Lists match item by item, so fields that the server adds to items are ignored. The server also leaves out empty values.
     """
     if isinstance(wanted, dict):
         found = found or {}
@@ -87,7 +90,7 @@ def contains(found: Any, wanted: Any) -> bool:
 
 
 def _open_steps(desired: Desired, inspection: Inspection, caching: Caching) -> tuple[Object, ...]:
-    """Children whose time has come. A verdict or a fetch that is on record needs no Job any more."""
+    """The children whose time has come. A verdict or a fetch that is on record needs no Job any more."""
     opened = () if inspection.outcome else desired.inspection
     if not inspection.may_serve:
         return opened
@@ -96,7 +99,7 @@ def _open_steps(desired: Desired, inspection: Inspection, caching: Caching) -> t
 
 
 def _deletions(desired: Desired, observed: Observed) -> list[Object]:
-    """Children that the model no longer asks for, but for a retained claim: that one has no owner."""
+    """The children that the model no longer asks for. A retained claim, which has no owner, is not among them."""
     return [
         found
         for key, found in observed.children.items()
@@ -112,7 +115,7 @@ def _job_of(step: Inspection | Caching, desired: Desired) -> tuple[str, str]:
 
 
 def _wait_s(failed_at: str, now: datetime) -> float:
-    """Seconds until a failed Job is tried anew; 0 when it is time, or when the failure has no date."""
+    """Seconds until another Job takes a failed one's place; 0 when the time has come, or when the failure has no date."""
     if not failed_at:
         return 0.0
     due = datetime.fromisoformat(failed_at) + timedelta(seconds=RETRY_S)
@@ -120,13 +123,13 @@ def _wait_s(failed_at: str, now: datetime) -> float:
 
 
 def _is_outdated_job(child: Object, found: Object) -> bool:
-    """A Job that runs with other settings (a node selector that no node has): only a new one can have the new ones."""
+    """Whether a Job runs with other settings (a node selector that no node has): only a new Job can have the new settings."""
     has_ended = is_true(found, "Complete") or is_true(found, "Failed")
     return child["kind"] == "Job" and not has_ended and not contains(found["metadata"], child["metadata"])
 
 
 def _selector_differs(child: Object, found: Object | None) -> bool:
-    """A Deployment from before the selector was what it is: it cannot be changed, only made anew once."""
+    """Whether a Deployment has another selector. A selector cannot change, so the Deployment is made anew once."""
     if child["kind"] != "Deployment" or found is None:
         return False
     return bool(found["spec"]["selector"] != child["spec"]["selector"])

@@ -1,4 +1,4 @@
-"""Kubernetes quantities (`500m`, `2Gi`) as numbers: the API server rewrites them, and a rewrite is no edit."""
+"""Kubernetes quantities (`500m`, `2Gi`) as numbers. The API server rewrites quantities, and a rewrite is no edit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def parse_quantity(text: str) -> Decimal | None:
 
 
 def same_quantity(left: object, right: object) -> bool:
-    """Whether two values are one quantity in two writings; never for anything that is not a quantity.
+    """Whether two values are one quantity in two writings; False for anything that is not a quantity.
 
     The API server rounds what containers ask for up to thousandths.
     """

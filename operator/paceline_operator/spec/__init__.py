@@ -1,1 +1,1 @@
-"""What a SpeculativeModel says, as frozen values. Knows nothing of children, of the cluster or of checkpoints."""
+"""What a SpeculativeModel says, as frozen values. This room knows nothing of children, clusters or checkpoints' contents."""

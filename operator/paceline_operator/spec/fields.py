@@ -10,7 +10,7 @@ from paceline_operator.spec.source import SecretRef
 
 
 class Value(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Base of the spec's values: JSON names are camelCase, unknown fields are a newer CRD's and ignored."""
+    """Base of the spec's values: JSON names are camelCase, and unknown fields, which a newer CRD has, are ignored."""
 
 
 class Adaptive(Value, frozen=True):
@@ -18,7 +18,7 @@ class Adaptive(Value, frozen=True):
 
 
 class Speculation(Value, frozen=True):
-    """`num_steps` and `adaptive` exclude each other; with neither, the runtime's default depth."""
+    """`num_steps` and `adaptive` exclude each other; with neither, the runtime chooses the depth."""
 
     algorithm: str = "off"
     num_steps: int | None = None
@@ -62,7 +62,7 @@ class Spread(Value, frozen=True):
 
 
 class Scheduling(Value, frozen=True):
-    """Passed on to the pod as it is; `spread` gets the pods' labels."""
+    """The pod gets these fields as they are; `spread` gets the pods' labels."""
 
     node_selector: dict[str, str] = {}
     tolerations: tuple[dict[str, Any], ...] = ()

@@ -1,7 +1,7 @@
 """A SpeculativeModel as frozen values: parsed from the API server's JSON, checked for what the CRD cannot check.
 
-Called by `reconcile` and `admission`. The CRD already guarantees shapes, bounds and its CEL rules; parsing still refuses
-what does not fit, since a resource may be older than its CRD. Nothing here does I/O or knows of children.
+`reconcile` and `admission` call `parse`. The CRD guarantees shapes, bounds and its CEL rules; `parse` still refuses what does
+not fit, since a resource may be older than its CRD.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class ModelSpec(Value, frozen=True):
 
 
 class Model(Value, frozen=True):
-    """A SpeculativeModel: who it is, and what it asks for."""
+    """A SpeculativeModel: its identity, and what it asks for."""
 
     name: str
     namespace: str
@@ -110,7 +110,7 @@ def parse(resource: Mapping[str, Any]) -> Model:
 
 
 def check(spec: ModelSpec) -> list[Problem]:
-    """What cannot work and neither the schema nor CEL can say: fields against each other and against Kubernetes."""
+    """The problems that neither the schema nor CEL can find: fields against each other and against Kubernetes."""
     problems = [problem for source in spec.sources for problem in source.problems()]
     if spec.speculation.algorithm in ALGORITHMS_WITH_DRAFT and spec.draft is None:
         problems.append(Problem("spec.draft", f"speculation.algorithm {spec.speculation.algorithm} needs draft.uri"))

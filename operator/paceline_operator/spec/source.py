@@ -1,6 +1,6 @@
 """Where a checkpoint comes from: one URI, its parts, and the names that follow from it.
 
-Used by the builders, by admission and by the inspect Job; reads nothing.
+The builders, admission and the inspect Job use it. The module reads nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from paceline_operator.errors import Problem
 from paceline_operator.names import MOUNT_CLAIMS, MOUNT_WEIGHTS
 
 SCHEMES = ("hf", "pvc", "oci", "s3", "https")
-# Headers of these can be read in place, by ranged reads or on the mounted claim.
+# Headers of these sources can be read in place, in ranges or on the mounted claim.
 INSPECTABLE = frozenset({"hf", "pvc", "https"})
 
 

@@ -1,7 +1,7 @@
-"""How well drafts fit, out of the serving pods' Prometheus text. Pure: `scrape` fetches, this adds up.
+"""How well drafts fit, out of the serving pods' Prometheus text. Pure: `scrape` fetches the text, this module adds up.
 
-The figures are over the life of the running pods: a draft that does not fit shows from the first request on, and it is
-not a matter of minutes.
+The figures are over the life of the running pods: a draft that does not fit shows from the first request on, and time does
+not mend the draft.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Counters:
 
 
 def parse_counters(text: str) -> Counters:
-    """The three counters out of an exposition; label sets of one name are added up, other lines ignored.
+    """The three counters out of an exposition. Label sets of one name are added up, and other lines are ignored.
 
     ValueError where one of them is not a number, OverflowError where it is infinite.
     """
@@ -48,9 +48,9 @@ def parse_counters(text: str) -> Counters:
 
 
 def status_fields(samples: Iterable[Counters], previous: Mapping[str, Any], now: datetime) -> dict[str, Any]:
-    """`status.acceptance` from the pods' samples; the previous one while nothing new was drafted or no pod answers.
+    """`status.acceptance` from the pods' samples; the previous figures while nothing new was drafted or no pod answers.
 
-    Pods that have drafted nothing yet are new ones: what others accepted, with another draft perhaps, is not about them.
+    Pods that have drafted nothing yet are new: what other pods accepted, with another draft perhaps, says nothing of these.
     """
     samples = list(samples)
     total = sum(samples, Counters())

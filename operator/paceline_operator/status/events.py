@@ -1,4 +1,4 @@
-"""Kubernetes Events out of conditions that turned. Pure; `reconcile` sends them."""
+"""Kubernetes Events out of conditions that turned. Pure; `reconcile` sends the Events."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from paceline_operator import names
 from paceline_operator.status.status import Change
 
-# Reasons for a condition to be False on the way, or by somebody's will; every other one is a warning.
+# With these reasons a condition is False on the way, or by somebody's will; every other reason makes a warning.
 CALM = frozenset({"Inspecting", "Fetching", "NotDeployed", "Loading", "Settled", "Paused", "ScaledToZero"})
 MAX_MESSAGE = 1000
 

@@ -1,6 +1,6 @@
-"""What the Deployment and its pods show, as verdicts for conditions. Pure; used by `status`.
+"""What the Deployment and its pods show, as verdicts for conditions. Pure; `status` uses it.
 
-Never "ready" by a Deployment's own word alone: with one replica and maxUnavailable 1 it calls itself available at none.
+A Deployment's own word is not enough: with one replica and maxUnavailable 1 a Deployment without pods calls itself available.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def scheduled(model: Model, deployment: Object | None, pods: Sequence[Object]) -
 
 
 def available(deployment: Object | None, pods: Sequence[Object]) -> Verdict:
-    """Condition Available: at least one pod is, whatever the rollout allows to be missing."""
+    """Condition Available: at least one pod is available, however many the rollout allows to be missing."""
     if deployment is None:
         return Verdict("False", "NotDeployed", "no pods are asked for yet")
     if num := deployment.get("status", {}).get("availableReplicas", 0):
@@ -60,7 +60,7 @@ def available(deployment: Object | None, pods: Sequence[Object]) -> Verdict:
 def progressing(model: Model, deployment: Object | None, trouble: str, before_pods: Verdict | None) -> Verdict:
     """Condition Progressing: True while pods are being replaced or added, False when settled or stuck.
 
-    `before_pods` is what the Deployment still waits for: until then it shows what was asked for earlier.
+    `before_pods` is what the Deployment still waits for: until then the Deployment shows what was asked for earlier.
     """
     if model.spec.paused:
         return Verdict("False", "Paused", "spec.paused is set: children are left as they are")
@@ -81,7 +81,7 @@ def progressing(model: Model, deployment: Object | None, trouble: str, before_po
 
 
 def is_rolled_out(deployment: Object) -> bool:
-    """Whether all pods are of the newest template, as seen at the newest generation; counts alone lag behind."""
+    """Whether all pods are of the newest template. Counts lag behind, so the newest generation has to be the observed one."""
     status, wanted = deployment.get("status", {}), deployment["spec"].get("replicas", 1)
     is_seen = status.get("observedGeneration", 0) >= deployment["metadata"].get("generation", 0)
     counts = {status.get(name, 0) for name in ("replicas", "updatedReplicas", "availableReplicas")}
@@ -89,7 +89,7 @@ def is_rolled_out(deployment: Object) -> bool:
 
 
 def _refused_pods(deployment: Object) -> Verdict | None:
-    """A quota or a policy refuses the pods: only the Deployment hears of it."""
+    """A verdict where a quota or a policy refuses the pods, of which only the Deployment hears."""
     failed = condition(deployment, "ReplicaFailure")
     if failed is None or failed["status"] != "True":
         return None

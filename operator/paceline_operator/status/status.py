@@ -1,7 +1,7 @@
 """The status of a model: (model, observed, inspection, caching, now) -> what `.status` is to say. Pure.
 
-Conditions rather than a phase. Every one is set from the first visit on, with a reason that is never empty, and its
-transition time moves only when its status does.
+A status has conditions rather than a phase. Every condition is set from the first visit on, with a reason that is never empty.
+A condition's transition time moves only when the condition's status does.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from paceline_operator.status import acceptance
 from paceline_operator.status.serving import Verdict, available, progressing, scheduled
 
 Status = dict[str, Any]
-# Conditions whose failing keeps the model from being Ready, most telling first.
+# A model is not Ready while one of these conditions fails; the most telling comes first.
 DECISIVE = (names.ACCEPTED, names.COMPATIBLE, names.WEIGHTS_CACHED, names.AVAILABLE)
 
 
@@ -83,7 +83,7 @@ def status_of(
 
 
 def counts(deployment: Mapping[str, Any] | None) -> dict[str, int]:
-    """The pods that there are, by the Deployment's word."""
+    """The numbers of pods, as the Deployment counts them."""
     seen = (deployment or {}).get("status", {})
     return {name: seen.get(name, 0) for name in ("replicas", "readyReplicas", "updatedReplicas")}
 
@@ -95,7 +95,7 @@ def status_of_invalid(
     generation: int,
     now: datetime,
 ) -> Status:
-    """The status of a resource that cannot be acted on: what serves is left as it is and counted, nothing else is known."""
+    """The status of an invalid resource. The pods that serve are left as they are and counted; nothing else is known."""
     refused = Verdict("False", "Invalid", join(problems))
     unknown = Verdict("Unknown", "NotAccepted", "the resource is not valid, see condition Accepted")
     verdicts = dict.fromkeys(names.CONDITIONS, unknown)
@@ -110,13 +110,13 @@ def status_of_invalid(
 
 
 def compatible(inspection: Inspection) -> Verdict:
-    """Condition Compatible: Unknown until there is a verdict, and where headers cannot give one."""
+    """Condition Compatible: Unknown until there is a verdict, and where headers cannot give a verdict."""
     known = {COMPATIBLE: "True", INCOMPATIBLE: "False"}
     return Verdict(known.get(inspection.outcome, "Unknown"), inspection.reason, inspection.message)
 
 
 def before_pods(inspection: Inspection, caching: Caching) -> Verdict | None:
-    """Why the Deployment is not yet what the resource asks for, whatever it shows; None when it is."""
+    """Why the Deployment is not yet what the resource asks for, whatever the Deployment shows; None when it is."""
     if inspection.outcome == INCOMPATIBLE:
         return Verdict(
             "False", "Blocked", "what is asked for does not fit, see condition Compatible: pods are left as they are"
@@ -127,7 +127,7 @@ def before_pods(inspection: Inspection, caching: Caching) -> Verdict | None:
 
 
 def ready(verdicts: Mapping[str, Verdict], *, has_service: bool) -> Verdict:
-    """The summary: the endpoint answers, with what the resource asks for or while that is being rolled out."""
+    """The summary: whether the endpoint answers, with what the resource asks for or while a rollout brings it."""
     for type_ in DECISIVE:
         verdict = verdicts[type_]
         if verdict.status == "False" or (type_ == names.AVAILABLE and verdict.status != "True"):
@@ -161,7 +161,7 @@ def conditions(
 
 
 def changes(previous: Mapping[str, Any], current: Status) -> list[Change]:
-    """Conditions whose status or reason turned and that are known now; what Ready only repeats is told once."""
+    """The conditions whose status or reason turned and that are known now. A reason that Ready only repeats is told once."""
     before = {one["type"]: (one["status"], one["reason"]) for one in previous.get("conditions") or ()}
     turned = [
         Change(one["type"], one["status"], one["reason"], one["message"])
