@@ -8,10 +8,19 @@ import torch
 
 from paceline_runtime import bench
 from paceline_runtime.bench.acceptance import SyntheticAcceptance, assumed_tokens_per_step
-from paceline_runtime.bench.drive import drain, make_engine, start_decoding
+from paceline_runtime.bench.drive import (
+    HOST_STEPS,
+    TRACED_STEPS,
+    WARM_UP_STEPS,
+    drain,
+    make_engine,
+    measure_host_s,
+    start_decoding,
+)
 from paceline_runtime.bench.limits import measure_limits
 from paceline_runtime.bench.shapes import SHAPES, find_shape
 from paceline_runtime.bench.subjects import subject
+from paceline_runtime.bench.sweep import Cell, Run
 from paceline_runtime.bench.traffic import distinct_experts, step_traffic
 from paceline_runtime.errors import ConfigError
 
@@ -71,10 +80,55 @@ def test_step_writes_what_it_prints(folder, tmp_path, capsys):
         (row["algorithm"], row["num_requests"]) for row in figures["decode"]
     ]
     assert printed.count(" dflash |") == 2, "the table"
-    assert printed.count("dflash, ") == 2, "said as measured"
+    assert printed.count("dflash of 7 drafts, ") == 2, "said as measured"
     assert "acceptance is synthetic" in printed
     assert all(row["step_s"] >= row["launch_s"] > 0 for row in figures["decode"])
     assert figures["prefill"]["num_tokens"] == 130
+    assert "not measured on a CPU: device time" in printed
+    assert all(
+        row["host_s"] is row["device_busy_s"] is row["idle_share"] is row["kernels"] is None for row in figures["decode"]
+    )
+
+
+@pytest.mark.usefixtures("quick_limits")
+def test_a_sweep_has_every_cell_and_marks_those_without_room(folder, tmp_path, capsys):
+    """Every depth, context and batch size; what does not fit costs the others nothing, and contexts are as long as they say."""
+    out = tmp_path / "figures.json"
+    sizes = ("--algorithms", "off,ngram", "--num-steps", "3,5", "--context-tokens", "70,500000000")
+
+    assert 0 == bench.run(step_args(folder, *sizes, "--json", str(out)))
+
+    printed, figures = capsys.readouterr().out, json.loads(out.read_text())
+    small = [(kind, drafts, requests, 70) for kind, drafts in (("off", 0), ("ngram", 3), ("ngram", 5)) for requests in (1, 2)]
+    names = ("algorithm", "num_steps", "num_requests", "context_tokens")
+    assert small == [tuple(row[name] for name in names) for row in figures["decode"]]
+    assert all(70 < row["mean_context_tokens"] < 300 for row in figures["decode"])
+    assert 6 == printed.count("no room |") == len(figures["not_measured"])
+    assert "off, 1 requests, contexts of 500000000: " in printed
+    assert all("do not fit" in reason for reason in figures["not_measured"])
+
+
+def test_a_cell_has_room_for_those_who_decode_before_the_last_prompt():
+    """Eight prompts of four chunks each: the first decodes 31 steps while the others are prefilled."""
+    cell, how = Cell("ngram", 3, 8, 256), Run(num_steps=10, prefill_chunk=64)
+
+    assert cell.max_model_len(how) >= 256 + 4 * (31 + WARM_UP_STEPS + 10 + HOST_STEPS + TRACED_STEPS)
+
+
+def test_the_host_is_timed_with_the_device_at_rest(monkeypatch):
+    """A step that waits for the device would count its work as the host's."""
+    happened, now = [], [0.0]
+
+    class Stepping:
+        def step(self):
+            happened.append("step")
+            now[0] += 0.25
+
+    monkeypatch.setattr("paceline_runtime.bench.drive.synchronize", lambda device: happened.append("wait"))
+    monkeypatch.setattr("paceline_runtime.bench.drive.time.perf_counter", lambda: now[0])
+
+    assert 0.25 == measure_host_s(Stepping(), torch.device("cpu"))
+    assert ["wait", "step"] * HOST_STEPS == happened
 
 
 @pytest.mark.parametrize("tokens_per_step", [1.0, 2.5, 4.0])
@@ -180,6 +234,7 @@ def test_impossible_acceptance_is_refused(folder):
         (("--num-steps", "3"), "--num-steps has no meaning with --algorithms off"),
         (("--tokens-per-step", "2"), "--tokens-per-step has no meaning with --algorithms off"),
         (("--device", "nowhere"), "--device must be"),
+        (("--device", "cpu", "--profile"), "--profile lists a GPU's kernels and a CPU has none"),
     ],
 )
 def test_flags_without_effect_and_unknown_devices_are_refused(folder, words, message):

@@ -67,11 +67,11 @@ def _add_shape(parser: argparse.ArgumentParser) -> None:
 
 def _add_step(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--algorithms", default="off", type=_names, metavar="A,B", help=f"of {', '.join(_ALGORITHMS)}")
-    parser.add_argument("--num-steps", type=_at_least(1), metavar="K", help="drafts per step (default: 7 for dflash, else 3)")
+    drafts = "drafts per step (default: 7 for dflash, else 3)"
+    parser.add_argument("--num-steps", type=_numbers, metavar="K,L", help=drafts)
     parser.add_argument("--requests", default="1,4", type=_numbers, metavar="N,M", help="batch sizes (default: 1,4)")
-    parser.add_argument(
-        "--context-tokens", type=_at_least(1), default=1024, metavar="N", help="prompt of each request (default: 1024)"
-    )
+    contexts = "prompt of each request; every batch size is measured with every one (default: 1024)"
+    parser.add_argument("--context-tokens", default="1024", type=_numbers, metavar="N,M", help=contexts)
     parser.add_argument("--steps", type=_at_least(1), default=32, metavar="N", help="decode steps to measure (default: 32)")
     parser.add_argument(
         "--prefill-tokens", type=_at_least(0), default=8192, metavar="N", help="prompt of the prefill, 0: none (default: 8192)"
@@ -80,6 +80,9 @@ def _add_step(parser: argparse.ArgumentParser) -> None:
         "--prefill-chunk", type=_at_least(PAGE_TOKENS), default=2048, metavar="N", help="prompt tokens a step (default: 2048)"
     )
     parser.add_argument("--tokens-per-step", type=float, metavar="X", help="synthetic acceptance (default: as published)")
+    parser.add_argument(
+        "--profile", action="store_true", help="list a step's kernels with bytes and share of the limit; GPU only"
+    )
 
 
 def _add_share(parser: argparse.ArgumentParser) -> None:
@@ -125,5 +128,5 @@ def _numbers(text: str) -> tuple[int, ...]:
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers as 1,4") from None
     if min(numbers) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r}: every number must be at least 1")
+        raise argparse.ArgumentTypeError(f"must be at least 1, every one of {text}")
     return numbers

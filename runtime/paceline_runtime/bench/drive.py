@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 
 from paceline_compat.memory import PAGE_TOKENS
 from paceline_runtime.bench.subjects import Subject
 from paceline_runtime.bench.timing import synchronize
+from paceline_runtime.bench.trace import StepTrace, trace_steps
 from paceline_runtime.config import EngineConfig
 from paceline_runtime.engine.build import assemble
 from paceline_runtime.engine.core import Engine
@@ -24,7 +28,27 @@ from paceline_runtime.sampling.judge import Accept, judge
 from paceline_runtime.speculative.base import Proposer
 
 WARM_UP_STEPS = 4
+HOST_STEPS = 16
+TRACED_STEPS = 8
 _PREFILL_REPEATS = 3
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """Decode steps of a steady batch whose requests hold `context_tokens` on average; medians.
+
+    step_s:   from results to results, the engine one step ahead of the device as it serves
+    launch_s: of it the launch, which on a CPU is the work itself
+    host_s:   plan, launch, collect and commit of a step in which nothing has to be waited for; None on a CPU, where host and
+              device are one
+    trace:    what the device did; None on a CPU
+    """
+
+    context_tokens: float
+    step_s: float
+    launch_s: float
+    host_s: float | None
+    trace: StepTrace | None
 
 
 def make_engine(
@@ -48,6 +72,17 @@ def make_engine(
         cache_type="naive",
     )
     return assemble(config, one.target, proposer, accept=accept)
+
+
+@contextmanager
+def released(engine: Engine) -> Iterator[Engine]:
+    """The engine, whose caches and graphs are let go of afterwards."""
+    try:
+        yield engine
+    finally:
+        engine.executor.release()
+        if engine.executor.target.device.type == "cuda":
+            torch.cuda.empty_cache()  # a graph's memory is of no use to the next engine's tensors
 
 
 def submit(engine: Engine, name: str, prompt: list[int], max_tokens: int | None = None) -> None:
@@ -85,17 +120,44 @@ def drain(engine: Engine, names: list[str]) -> None:
         engine.step()
 
 
-def decode_times(engine: Engine, num_requests: int, context_tokens: int, num_steps: int) -> tuple[float, float]:
-    """Median seconds from results to results of a steady batch, and of the host's share of it, the launch."""
+def decode_times(engine: Engine, num_requests: int, context_tokens: int, num_steps: int) -> StepTimes:
+    """Times of `num_requests` that decode from a prompt of `context_tokens` on; the engine is idle before and after."""
+    device = engine.executor.target.device
     names = start_decoding(engine, num_requests, context_tokens)
-    step_s, launch_s = [], []
-    for _ in range(WARM_UP_STEPS + num_steps):
-        begin = time.perf_counter()
+    for _ in range(WARM_UP_STEPS):
         engine.step()
-        step_s.append(time.perf_counter() - begin)
+    before, step_s, launch_s = mean_context(engine), [], []
+    for _ in range(num_steps):
+        step_s.append(_wall_s(engine))
         launch_s.append(engine.last_launch_s)
+    context = (before + mean_context(engine)) / 2
+    host_s = measure_host_s(engine, device) if device.type == "cuda" else None
+    trace = trace_steps(lambda: [engine.step() for _ in range(TRACED_STEPS)], TRACED_STEPS, device)
     drain(engine, names)
-    return statistics.median(step_s[WARM_UP_STEPS:]), statistics.median(launch_s[WARM_UP_STEPS:])
+    return StepTimes(context, statistics.median(step_s), statistics.median(launch_s), host_s, trace)
+
+
+def mean_context(engine: Engine) -> float:
+    """Tokens of a running request, on average."""
+    return statistics.fmean(len(request.tokens) for request in engine.scheduler.running)
+
+
+def _wall_s(engine: Engine) -> float:
+    begin = time.perf_counter()
+    engine.step()
+    return time.perf_counter() - begin
+
+
+def measure_host_s(engine: Engine, device: torch.device) -> float:
+    """Median seconds of the host's part of a step.
+
+    The engine launches a step and collects the one before. With the device at rest that one is over, so nothing is waited for.
+    """
+    times = []
+    for _ in range(HOST_STEPS):
+        synchronize(device)
+        times.append(_wall_s(engine))
+    return statistics.median(times)
 
 
 def prefill_s(engine: Engine, num_tokens: int, device: torch.device) -> float:

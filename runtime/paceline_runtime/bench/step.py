@@ -6,49 +6,29 @@ Called by the bench's command. Weights are random and acceptance is made up, and
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
-from paceline_runtime.bench.acceptance import SyntheticAcceptance, assumed_tokens_per_step
-from paceline_runtime.bench.drive import WARM_UP_STEPS, decode_times, make_engine, prefill_s
+from paceline_runtime.bench.acceptance import assumed_tokens_per_step
+from paceline_runtime.bench.drive import make_engine, prefill_s, released
 from paceline_runtime.bench.limits import Limits, measure_limits
+from paceline_runtime.bench.parts import PROFILE_HEAD, parts_of, profile_rows
 from paceline_runtime.bench.report import device_text, table, write_json
+from paceline_runtime.bench.shapes import Shape, find_shape
 from paceline_runtime.bench.subjects import Subject, subject
-from paceline_runtime.bench.traffic import StepTraffic, step_traffic
+from paceline_runtime.bench.sweep import Acceptance, Cell, Decode, Run, Unfit, measure
+from paceline_runtime.engine.build import pick_device
 from paceline_runtime.errors import ConfigError
 
-DEFAULT_NUM_STEPS = {"off": 0, "ngram": 3, "mtp": 3, "dflash": 7}
-_HEAD = ("algorithm", "k", "requests", "step ms", "launch ms", "tokens/step", "GB", "limit ms", "of limit", "of read", "tok/s")
-
-
-@dataclass(frozen=True)
-class Decode:
-    """Decode steps of one batch size. `launch_s` is the part of a step in which the host prepares and launches work."""
-
-    algorithm: str
-    num_steps: int
-    num_requests: int
-    step_s: float
-    launch_s: float
-    tokens_per_step: float
-    tokens_per_step_from: str
-    traffic: StepTraffic
-
-    @property
-    def tokens_per_s(self) -> float:
-        """Of all requests together, at the assumed acceptance."""
-        return self.num_requests * self.tokens_per_step / self.step_s
-
-    def limit_s(self, bytes_per_s: float) -> float:
-        """The least time in which the step's bytes can move."""
-        return self.traffic.total_bytes / bytes_per_s
-
-    def to_dict(self, limits: Limits) -> dict[str, Any]:
-        """For the JSON, with the limits it stands beside."""
-        copy_s, read_s = self.limit_s(limits.copy_bytes_per_s), self.limit_s(limits.read_bytes_per_s)
-        derived = {"tokens_per_s": self.tokens_per_s, "limit_copy_s": copy_s, "limit_read_s": read_s}
-        return {**asdict(self), "traffic": self.traffic.to_dict(), **derived, "share_of_limit": copy_s / self.step_s}
+DEFAULT_NUM_DRAFTS = {"ngram": 3, "mtp": 3, "dflash": 7}
+_HEAD = (
+    *("algorithm", "k", "requests", "context", "step ms", "device ms", "host ms", "idle", "kernels"),
+    *("tokens/step", "GB", "limit ms", "of limit", "of read", "tok/s"),
+)
+_NOT_ON_A_CPU = (
+    "not measured on a CPU: device time, idle share and kernels, which a GPU's trace tells, and the host's part of a step, "
+    "since host and device are one"
+)
 
 
 @dataclass(frozen=True)
@@ -59,89 +39,110 @@ class Prefill:
     seconds: float
 
 
+@dataclass(frozen=True)
+class Method:
+    """An algorithm at a depth, and what a step of it is taken to commit."""
+
+    algorithm: str
+    num_drafts: int
+    acceptance: Acceptance
+
+
 def run(args: argparse.Namespace) -> int:
     """Measure, print and write what the flags ask for."""
-    _refuse_ignored(args)
-    with subject(args, _max_model_len(args)) as one:
-        device = one.target.device
-        limits = measure_limits(device)
-        _print_head(args, one, limits)
+    _refuse(args)
+    methods = _methods(args, find_shape(args.shape))
+    how = Run(args.steps, args.prefill_chunk)
+    room = max(cell.max_model_len(how) for method in methods for cell in _cells(args, method))
+    with subject(args, max(room, args.prefill_tokens + 1)) as one:
+        limits = measure_limits(one.target.device)
+        _print_head(one, limits)
         prefill = _prefill(args, one)
-        if prefill is not None:
-            speed = prefill.num_tokens / prefill.seconds
-            _tell(f"prefill of {prefill.num_tokens} tokens: {prefill.seconds * 1e3:.1f} ms, {speed:,.0f} tok/s")
-        decodes, refused = _decodes(args, one)
-        print(table(_HEAD, [_cells(decode, limits) for decode in decodes]))
+        measured, refused = _measure(args, one, methods, how)
+        decodes = [found for found in measured if isinstance(found, Decode)]
+        print(table(_HEAD, [_row(found, limits) for found in measured]))
+        if any(decode.times.trace is None for decode in decodes):
+            print(_NOT_ON_A_CPU)
         for reason in refused:
             print(f"not measured: {reason}")
+        if args.profile:
+            _print_profiles(decodes, limits)
     if args.json:
         figures = {
             "shape": {"name": one.shape.name, "layers": one.target.shape.num_layers, "inferred": one.shape.inferred},
             "dtype": str(one.target.dtype).removeprefix("torch."),
-            "context_tokens": args.context_tokens,
             "limits": asdict(limits),
             "prefill": asdict(prefill) if prefill else None,
             "decode": [decode.to_dict(limits) for decode in decodes],
             "not_measured": refused,
         }
-        write_json(args.json, device, figures)
+        write_json(args.json, one.target.device, figures)
     return 0 if decodes else 1
 
 
-def _refuse_ignored(args: argparse.Namespace) -> None:
+def _refuse(args: argparse.Namespace) -> None:
+    """What would be ignored, or measured in vain."""
     given = {"--num-steps": args.num_steps, "--tokens-per-step": args.tokens_per_step}
     ignored = [flag for flag, value in given.items() if value is not None and set(args.algorithms) == {"off"}]
-    if ignored:
-        raise ConfigError([f"{flag} has no meaning with --algorithms off: drop it or name another" for flag in ignored])
+    problems = [f"{flag} has no meaning with --algorithms off: drop it or name another" for flag in ignored]
+    if args.profile and pick_device(args.device).type != "cuda":
+        problems.append("--profile lists a GPU's kernels and a CPU has none: drop it, or measure on a GPU")
+    if problems:
+        raise ConfigError(problems)
 
 
-def _max_model_len(args: argparse.Namespace) -> int:
-    widest = 1 + max(_num_steps(args, algorithm) for algorithm in args.algorithms)
-    return int(max(args.prefill_tokens + 1, args.context_tokens + (WARM_UP_STEPS + args.steps + 4) * widest))
+def _methods(args: argparse.Namespace, shape: Shape) -> list[Method]:
+    """Every algorithm at every depth asked for; ConfigError for an acceptance that a depth cannot have."""
+    found: list[Method] = []
+    for algorithm in args.algorithms:
+        for num_drafts in (0,) if algorithm == "off" else args.num_steps or (DEFAULT_NUM_DRAFTS[algorithm],):
+            tokens, source = assumed_tokens_per_step(shape, algorithm, num_drafts)
+            if args.tokens_per_step is not None and num_drafts:
+                tokens, source = args.tokens_per_step, "given"
+            if not 1.0 <= tokens <= 1 + num_drafts:
+                most = f"between 1 and {1 + num_drafts} at {num_drafts} drafts"
+                raise ConfigError([f"--tokens-per-step must be {most}, got {tokens:g}"])
+            found.append(Method(algorithm, num_drafts, Acceptance(tokens, source)))
+    return found
 
 
-def _num_steps(args: argparse.Namespace, algorithm: str) -> int:
-    return 0 if algorithm == "off" else int(args.num_steps or DEFAULT_NUM_STEPS[algorithm])
+def _cells(args: argparse.Namespace, method: Method) -> list[Cell]:
+    sizes = [(num_requests, context) for context in args.context_tokens for num_requests in args.requests]
+    return [Cell(method.algorithm, method.num_drafts, *size) for size in sizes]
 
 
 def _prefill(args: argparse.Namespace, one: Subject) -> Prefill | None:
     if not args.prefill_tokens:
         return None
-    sizes = {"num_requests": 1, "max_model_len": _max_model_len(args), "prefill_chunk": args.prefill_chunk}
-    engine = make_engine(one, None, **sizes)
-    return Prefill(args.prefill_tokens, prefill_s(engine, args.prefill_tokens, one.target.device))
+    engine = make_engine(one, None, num_requests=1, max_model_len=args.prefill_tokens + 1, prefill_chunk=args.prefill_chunk)
+    with released(engine):
+        seconds = prefill_s(engine, args.prefill_tokens, one.target.device)
+    _tell(f"prefill of {args.prefill_tokens} tokens: {seconds * 1e3:.1f} ms, {args.prefill_tokens / seconds:,.0f} tok/s")
+    return Prefill(args.prefill_tokens, seconds)
 
 
-def _decodes(args: argparse.Namespace, one: Subject) -> tuple[list[Decode], list[str]]:
-    """Figures of every algorithm that this target can have, and why the others have none."""
-    decodes: list[Decode] = []
+def _measure(
+    args: argparse.Namespace, one: Subject, methods: Sequence[Method], how: Run
+) -> tuple[list[Decode | Unfit], list[str]]:
+    """Every cell of the methods that this target can have, and why what is missing is missing."""
+    measured: list[Decode | Unfit] = []
     refused: list[str] = []
-    for algorithm in args.algorithms:
+    for method in methods:
+        cells = _cells(args, method)
         try:
-            for decode in _measure(args, one, algorithm):
-                decodes.append(decode)
-                _tell(f"{algorithm}, {decode.num_requests} requests: {decode.step_s * 1e3:.2f} ms a step")
+            longest = max(cell.max_model_len(how) for cell in cells)
+            proposer = one.proposer(method.algorithm, method.num_drafts or None, longest)
         except ValueError as error:
-            refused.append(f"{algorithm}: {error}")
-    return decodes, refused
-
-
-def _measure(args: argparse.Namespace, one: Subject, algorithm: str) -> Iterator[Decode]:
-    num_steps, max_model_len = _num_steps(args, algorithm), _max_model_len(args)
-    tokens, source = assumed_tokens_per_step(one.shape, algorithm, num_steps)
-    if args.tokens_per_step is not None and num_steps:
-        tokens, source = args.tokens_per_step, "given"
-    if not 1.0 <= tokens <= 1 + num_steps:
-        raise ConfigError([f"--tokens-per-step must be between 1 and {1 + num_steps} at {num_steps} drafts, got {tokens:g}"])
-    proposer = one.proposer(algorithm, num_steps or None, max_model_len)
-    sizes = {"num_requests": max(args.requests), "max_model_len": max_model_len, "prefill_chunk": args.prefill_chunk}
-    # Prompts at once: by shares, those that decode would reach their ends while the last prompts wait.
-    sizes["decode_prefill_tokens"] = args.prefill_chunk
-    engine = make_engine(one, proposer, **sizes, accept=SyntheticAcceptance(tokens, one.target.device))
-    for num_requests in args.requests:
-        step_s, launch_s = decode_times(engine, num_requests, args.context_tokens, args.steps)
-        traffic = step_traffic(one.shape.text, one.target, proposer, num_requests, args.context_tokens)
-        yield Decode(algorithm, num_steps, num_requests, step_s, launch_s, tokens, source, traffic)
+            refused.append(f"{method.algorithm}: {error}")
+            continue
+        for cell in cells:
+            found = measure(one, proposer, cell, method.acceptance, how)
+            measured.append(found)
+            if isinstance(found, Unfit):
+                refused.append(f"{cell}: {found.reason}")
+            else:
+                _tell(f"{cell}: {found.times.step_s * 1e3:.2f} ms a step")
+    return measured, refused
 
 
 def _tell(line: str) -> None:
@@ -149,28 +150,42 @@ def _tell(line: str) -> None:
     print(line, flush=True)
 
 
-def _print_head(args: argparse.Namespace, one: Subject, limits: Limits) -> None:
+def _print_head(one: Subject, limits: Limits) -> None:
     weights = "random weights" if one.is_dummy else "its own weights"
     dtype = str(one.target.dtype).removeprefix("torch.")
-    print(f"{one.shape.name}, {one.target.shape.num_layers} layers, {dtype}, {weights}, contexts of {args.context_tokens}")
+    print(f"{one.shape.name}, {one.target.shape.num_layers} layers, {dtype}, {weights}")
     print(device_text(one.target.device))
     copy, read = limits.copy_bytes_per_s / 1e9, limits.read_bytes_per_s / 1e9
     print(f"measured here: copy {copy:,.0f} GB/s (read and written), pure read {read:,.0f} GB/s")
     print("acceptance is synthetic: tokens/step is assumed, never measured; the limit is the step's bytes at copy speed")
 
 
-def _cells(decode: Decode, limits: Limits) -> tuple[str, ...]:
-    copy_s, read_s = decode.limit_s(limits.copy_bytes_per_s), decode.limit_s(limits.read_bytes_per_s)
+def _row(found: Decode | Unfit, limits: Limits) -> tuple[str, ...]:
+    cell = found.cell
+    name = (cell.algorithm, str(cell.num_drafts), str(cell.num_requests), str(cell.context_tokens))
+    if isinstance(found, Unfit):
+        return (*name, "no room", *["-"] * (len(_HEAD) - len(name) - 1))
+    times, trace = found.times, found.times.trace
+    copy_s, read_s = found.limit_s(limits.copy_bytes_per_s), found.limit_s(limits.read_bytes_per_s)
     return (
-        decode.algorithm,
-        str(decode.num_steps),
-        str(decode.num_requests),
-        f"{decode.step_s * 1e3:.2f}",
-        f"{decode.launch_s * 1e3:.2f}",
-        f"{decode.tokens_per_step:.2f} ({decode.tokens_per_step_from})",
-        f"{decode.traffic.total_bytes / 1e9:.2f}",
+        *name,
+        f"{times.step_s * 1e3:.2f}",
+        f"{trace.busy_s * 1e3:.2f}" if trace else "-",
+        "-" if times.host_s is None else f"{times.host_s * 1e3:.2f}",
+        f"{trace.idle_share:.3f}" if trace else "-",
+        f"{trace.num_kernels:,.0f}" if trace else "-",
+        f"{found.acceptance.tokens_per_step:.2f} ({found.acceptance.source})",
+        f"{found.traffic.total_bytes / 1e9:.2f}",
         f"{copy_s * 1e3:.2f}",
-        f"{copy_s / decode.step_s:.2f}",
-        f"{read_s / decode.step_s:.2f}",
-        f"{decode.tokens_per_s:,.1f}",
+        f"{copy_s / times.step_s:.2f}",
+        f"{read_s / times.step_s:.2f}",
+        f"{found.tokens_per_s:,.1f}",
     )
+
+
+def _print_profiles(decodes: Sequence[Decode], limits: Limits) -> None:
+    for decode in decodes:
+        if decode.times.trace is not None:
+            print(f"\nkernels of a step, {decode.cell}")
+            print(table(PROFILE_HEAD, profile_rows(parts_of(decode.times.trace, decode.traffic), limits.copy_bytes_per_s)))
+    print("bytes are known by part: which of its kernels moves which is not in a trace")
