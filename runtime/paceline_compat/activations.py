@@ -23,8 +23,7 @@ def delta_values(gdn: GdnFacts) -> int:
     That is projection and convolution; q and k in one piece, then normed; v in one piece, the two factors of the WY form, the
     corrected v and the output; and for every chunk of 64 rows a state and a 64 x 64 matrix a head.
     """
-    keys = gdn.num_key_heads * gdn.key_head_dim
-    values = gdn.num_value_heads * gdn.value_head_dim
+    keys, values = gdn.key_width, gdn.value_width
     projected = gdn.conv_dim + values + 2 * gdn.num_value_heads
     between = 4 * keys + gdn.num_value_heads * gdn.key_head_dim + 4 * values
     return projected + gdn.conv_dim + between + gdn.state_size // _FLA_CHUNK_ROWS + _FLA_CHUNK_ROWS * gdn.num_value_heads

@@ -14,16 +14,15 @@ from . import safetensors_header, target_fields
 from .draft_tensors import canonical_name
 from .errors import MetadataError
 from .facts import FLOAT_DTYPES, DraftFacts, TargetFacts, main_dtype
-from .families import FAMILY_OF_ARCHITECTURE, HYBRID_FAMILIES, MOE_FAMILIES
+from .families import BY_ARCHITECTURE, UNKNOWN
 from .fields import MAX_LAYERS, Fields, read_json
 from .gguf_checkpoint import read_gguf_target
 from .location import Location, open_location
 from .rope_fields import read_rope, stretched_positions
 from .source import Folder, find
-from .tensors import TensorInfo
+from .tensors import TensorInfo, renamed
 
 CONFIG_FILE = "config.json"
-_HYBRID_HEAD_DIM = 256
 _DFLASH_FIELDS = frozenset(
     {"block_size", "mask_token_id", "target_layer_ids", "conv_kernel_size", "conv_group_size"}
     | {"selector_rank", "selector_top_k", "output_multiplier", "input_embedding_scale", "final_logit_softcapping"}
@@ -31,8 +30,11 @@ _DFLASH_FIELDS = frozenset(
 """What the ``dflash`` package looks up in ``dflash_config`` first; it reads all else at the top level alone."""
 
 
-def read_target(where: str | Location) -> TargetFacts:
-    """Facts of a target: a safetensors folder or a GGUF file. Raises MetadataError (SourceError: out of reach)."""
+def read_target(where: str | Location, *, with_tensors: bool = True) -> TargetFacts:
+    """Facts of a target: a safetensors folder or a GGUF file. Raises MetadataError (SourceError: out of reach).
+
+    A folder whose weights do not matter is read without its tensors.
+    """
     location = open_location(where) if isinstance(where, str) else where
     if location.gguf_file is not None:
         return read_gguf_target(location.folder.open(location.gguf_file))
@@ -41,7 +43,7 @@ def read_target(where: str | Location) -> TargetFacts:
     return target_facts(
         folder.name,
         config,
-        safetensors_header.read_folder(folder),
+        safetensors_header.read_folder(folder) if with_tensors else {},
         eos_token_ids=_generation_eos(folder),
         quantization="modelopt" if find(folder, "hf_quant_config.json") else None,
     )
@@ -63,48 +65,54 @@ def target_facts(
     eos_token_ids: tuple[int, ...] = (),
     quantization: str | None = None,
 ) -> TargetFacts:
-    """Facts from a parsed ``config.json`` and tensor table. Multimodal configs nest the text part in ``text_config``."""
+    """Facts from a parsed ``config.json`` and tensor table; multimodal configs nest the text part in ``text_config``."""
     top = Fields(f"{name}/{CONFIG_FILE}", config)
     text = top.mapping("text_config") or {}
     fields = Fields(top.source, ChainMap(text, dict(config)))
     architecture = _architecture(top)
-    family = FAMILY_OF_ARCHITECTURE.get(architecture)
-    is_hybrid = family in HYBRID_FAMILIES
+    family = BY_ARCHITECTURE.get(architecture, UNKNOWN)
     num_layers, num_heads = fields.size("num_hidden_layers", maximum=MAX_LAYERS), fields.size("num_attention_heads")
     hidden_size, vocab_size = fields.size("hidden_size"), fields.size("vocab_size")
-    rope = read_rope(fields, 0.25 if is_hybrid else 1.0)
+    rope, window = read_rope(fields, family.default_rotary_fraction), target_fields.sliding_window(fields, family)
+    prefix = target_fields.prefix(tensors, bool(text))
+    qkv_bias, out_bias = target_fields.attention_biases(family, bool(fields.optional_flag("attention_bias")))
+    ends = [source.integers("eos_token_id") or () for source in ((fields, top) if text else (fields,))]
     facts = TargetFacts(
         name=name,
         format="safetensors",
         architecture=architecture,
-        family=family,
+        family=family.name or None,
         num_layers=num_layers,
-        layer_types=target_fields.layer_types(fields, family, num_layers),
+        layer_types=target_fields.layer_types(fields, family, num_layers, window),
         hidden_size=hidden_size,
-        intermediate_size=fields.size("intermediate_size", 0 if family in MOE_FAMILIES else None),
+        intermediate_size=fields.size("intermediate_size", 0 if family.has_experts else None),
         num_heads=num_heads,
-        num_kv_heads=fields.size("num_key_value_heads", None if is_hybrid else num_heads),
-        head_dim=fields.size("head_dim", _HYBRID_HEAD_DIM if is_hybrid else hidden_size // max(num_heads, 1)),
+        num_kv_heads=fields.size("num_key_value_heads", None if family.is_hybrid else num_heads),
+        head_dim=fields.size("head_dim", family.default_head_dim or hidden_size // max(num_heads, 1)),
         vocab_size=vocab_size,
-        head_rows=target_fields.head_rows(tensors, vocab_size),
-        max_positions=stretched_positions(fields.size("max_position_embeddings"), rope.kind, rope.parameters),
+        head_rows=target_fields.head_rows(tensors.get(f"{prefix}.embed_tokens.weight"), vocab_size),
+        max_positions=stretched_positions(fields.size("max_position_embeddings"), rope),
         tie_word_embeddings=target_fields.is_tied(top, fields),
         rms_norm_eps=fields.number("rms_norm_eps", 1e-6),
         rope=rope,
-        gdn=target_fields.gdn(fields) if is_hybrid else None,
-        moe=target_fields.moe(fields) if family in MOE_FAMILIES else None,
+        gdn=target_fields.gdn(fields) if family.is_hybrid else None,
+        moe=target_fields.moe(fields) if family.has_experts else None,
         num_mtp_layers=target_fields.num_mtp_layers(fields, tensors),
-        eos_token_ids=tuple(sorted({*(fields.integers("eos_token_id") or ()), *eos_token_ids})),
+        eos_token_ids=tuple(sorted({*eos_token_ids, *(token for ids in ends for token in ids)})),
         quantization=_quantization(fields, tensors) or quantization,
         dtype=main_dtype(tensors),
         variants=target_fields.variants(fields, family),
-        attention_bias=bool(fields.optional_flag("attention_bias")),
-        mlp_bias=bool(fields.optional_flag("mlp_bias")),
+        sliding_window=window,
+        has_head_norms=family.has_head_norms,
+        qkv_bias=qkv_bias,
+        out_bias=out_bias,
+        mlp_bias=bool(fields.optional_flag("mlp_bias")) if family.has_mlp_bias is None else family.has_mlp_bias,
+        prefix=prefix,
         is_multimodal=bool(text) and "vision_config" in config,
         tensors=tensors,
     )
     target_fields.note_contradictions(fields, facts)
-    if family is not None:  # an unknown architecture is refused by name, whatever its fields look like
+    if facts.family is not None:  # an unknown architecture is refused by name, whatever its fields look like
         top.problems += fields.problems
         top.finish()
     return facts
@@ -149,7 +157,7 @@ def draft_facts(name: str, config: Mapping[str, Any], tensors: Mapping[str, Tens
         quantization=_quantization(fields, tensors),
         config_dtype=_config_dtype(fields),
         dtype=main_dtype(tensors),
-        tensors=_canonical(name, tensors),
+        tensors=renamed(name, tensors, canonical_name),
     )
     fields.problems += top.problems
     fields.finish()
@@ -188,10 +196,3 @@ def _quantization(fields: Fields, tensors: Mapping[str, TensorInfo]) -> str | No
 
 def _config_dtype(fields: Fields) -> str | None:
     return fields.text("torch_dtype", "") or fields.text("dtype", "") or None
-
-
-def _canonical(name: str, tensors: Mapping[str, TensorInfo]) -> dict[str, TensorInfo]:
-    out = {canonical_name(spelled): info for spelled, info in tensors.items()}
-    if len(out) != len(tensors):
-        raise MetadataError(name, "holds the same draft tensor under two spellings")
-    return out

@@ -10,7 +10,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from .tensors import TensorInfo
@@ -29,13 +29,16 @@ class RopeFacts:
     """Rotary embedding: ``kind`` as the config names it, ``rotary_fraction`` of head_dim that is rotated.
 
     ``is_neox`` is true when a pair is (i, i + dim/2), the layout of every supported draft; false when it is (2i, 2i+1).
+    ``fields`` are those of the kind, those that follow from others included. A GGUF has ``divisors`` of the frequencies, one
+    for each pair, where a config has the fields of llama 3.
     """
 
     kind: str = "default"
     theta: float = 10_000.0
     rotary_fraction: float = 1.0
     is_neox: bool = True
-    parameters: Mapping[str, Any] = field(default_factory=dict)
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    divisors: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +52,24 @@ class GdnFacts:
     conv_kernel_size: int
 
     @property
+    def key_width(self) -> int:
+        """Values of all key heads."""
+        return self.num_key_heads * self.key_head_dim
+
+    @property
+    def value_width(self) -> int:
+        """Values of all value heads."""
+        return self.num_value_heads * self.value_head_dim
+
+    @property
     def conv_dim(self) -> int:
-        return 2 * self.num_key_heads * self.key_head_dim + self.num_value_heads * self.value_head_dim
+        """Channels of the convolution."""
+        return 2 * self.key_width + self.value_width
 
     @property
     def state_size(self) -> int:
         """Values of one layer's recurrent state."""
-        return self.num_value_heads * self.value_head_dim * self.key_head_dim
+        return self.value_width * self.key_head_dim
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +86,10 @@ class MoeFacts:
 class TargetFacts:
     """A target checkpoint. ``family`` is None for an architecture nobody here knows.
 
-    ``vocab_size`` is the config's; ``head_rows`` counts the rows of the output head, padding included. ``variants`` holds
-    the config's fields that make another decoder of it (a scale, a soft cap), at values that do.
+    ``vocab_size`` is the config's; ``head_rows`` counts the rows that embedding and head are stored with, padding included.
+    ``prefix`` begins the names of the text part's tensors. ``sliding_window`` counts the query's own position, and is None
+    where no layer has one. ``variants`` holds the config's fields that make another decoder of it (a scale, a soft cap), at
+    values that do. ``tensors`` carry the names of safetensors checkpoints where the family's GGUF form is served.
     """
 
     name: str
@@ -99,8 +115,12 @@ class TargetFacts:
     eos_token_ids: tuple[int, ...]
     quantization: str | None
     dtype: str
-    attention_bias: bool = False
+    sliding_window: int | None = None
+    has_head_norms: bool = False
+    qkv_bias: bool = False
+    out_bias: bool = False
     mlp_bias: bool = False
+    prefix: str = "model"
     is_multimodal: bool = False
     num_splits: int = 1
     variants: Mapping[str, Any] = field(default_factory=dict)
@@ -191,6 +211,37 @@ class DraftFacts:
     @property
     def num_params(self) -> int:
         return sum(t.num_elements for t in self.tensors.values())
+
+
+@dataclass(frozen=True)
+class WholeDraft(DraftFacts):
+    """A draft in which no rule found an absent field: what the draft model is built from.
+
+    ``block_size`` counts the anchor, so ``block_size`` - 1 tokens can be drafted; ``target_layer_ids`` are zero-based and mean
+    the outputs of those target layers; ``sliding_window`` counts the query's own position.
+    """
+
+    sliding_window: int
+    block_size: int
+    mask_token_id: int
+    target_layer_ids: tuple[int, ...]
+    conv_kernel_size: int
+    conv_group_size: int
+    selector_rank: int
+    selector_top_k: int
+
+    @classmethod
+    def of(cls, facts: DraftFacts) -> WholeDraft:
+        """The same facts, of a draft that the rules let pass."""
+        stated = {field.name: getattr(facts, field.name) for field in fields(facts)}
+        absent = [name for name in cls.__annotations__ if stated[name] is None]
+        assert not absent, f"the rules refuse a draft whose config leaves out {absent}"
+        return cls(**stated)
+
+    @property
+    def num_conv_groups(self) -> int:
+        """Groups of channels that share a dynamic kernel."""
+        return self.hidden_size // self.conv_group_size
 
 
 def main_dtype(tensors: Mapping[str, TensorInfo]) -> str:

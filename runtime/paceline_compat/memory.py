@@ -1,7 +1,7 @@
 """Bytes of every part of a running model, from facts alone. Used by ``planner``, by admission and by cache sizing.
 
 Each function is one part; none knows a budget. ``dtype_bytes`` is the engine's: weights are loaded in it (GGUF blocks
-are dequantized), K/V, context rows and rings are kept in it. Recurrent states and their journal are float32 always.
+are dequantized), K/V, context rows and rings are kept in it. Recurrent states and their journal are float32, or wider.
 """
 
 from __future__ import annotations
@@ -86,9 +86,9 @@ def ring_bytes(draft: DraftFacts, dtype_bytes: int) -> int:
     return draft.num_layers * 2 * draft.num_kv_heads * draft.head_dim * rows * dtype_bytes
 
 
-def recurrent_state_bytes(target: TargetFacts) -> int:
-    """One slot's Gated DeltaNet states, float32."""
-    return target.num_linear_layers * target.gdn.state_size * STATE_BYTES if target.gdn else 0
+def recurrent_state_bytes(target: TargetFacts, dtype_bytes: int = STATE_BYTES) -> int:
+    """One slot's Gated DeltaNet states."""
+    return target.num_linear_layers * target.gdn.state_size * max(dtype_bytes, STATE_BYTES) if target.gdn else 0
 
 
 def conv_state_bytes(target: TargetFacts, dtype_bytes: int) -> int:
@@ -100,16 +100,16 @@ def conv_state_bytes(target: TargetFacts, dtype_bytes: int) -> int:
 
 def slot_bytes(target: TargetFacts, dtype_bytes: int) -> int:
     """One slot of the state pool; every snapshot takes as much as a live state."""
-    return recurrent_state_bytes(target) + conv_state_bytes(target, dtype_bytes)
+    return recurrent_state_bytes(target, dtype_bytes) + conv_state_bytes(target, dtype_bytes)
 
 
 def journal_row_bytes(target: TargetFacts, dtype_bytes: int) -> int:
-    """What one verified row would add to the states: key, corrected value, decay (float32), convolution input."""
+    """What one verified row would add to the states: key, corrected value, decay (as wide as they), convolution input."""
     if target.gdn is None:
         return 0
     sizes = target.gdn
-    values = sizes.num_key_heads * sizes.key_head_dim + sizes.num_value_heads * (sizes.value_head_dim + 1)
-    return target.num_linear_layers * (values * STATE_BYTES + sizes.conv_dim * dtype_bytes)
+    values = sizes.key_width + sizes.value_width + sizes.num_value_heads
+    return target.num_linear_layers * (values * max(dtype_bytes, STATE_BYTES) + sizes.conv_dim * dtype_bytes)
 
 
 def gathered_bytes(context_tokens: int, num_kv_heads: int, head_dim: int, dtype_bytes: int) -> int:
@@ -126,17 +126,21 @@ def logits_bytes(num_rows: int, vocab_size: int, dtype_bytes: int) -> int:
     return vocab_size * (num_rows * kept + min(num_rows, VERIFY_ROWS_AT_ONCE) * _DRAWING_BYTES)
 
 
-def prefill_bytes(target: TargetFacts, draft: DraftFacts | None, chunk_tokens: int, dtype_bytes: int) -> int:
-    """Activations of the widest layer for one chunk, and the tapped rows as they are summed up in float32."""
+def widest_layer_values(target: TargetFacts) -> int:
+    """Values that one row takes while the widest layer computes."""
     hidden, is_hybrid = target.hidden_size, target.gdn is not None
-    values = layer_values(
+    return layer_values(
         hidden,
         attention_values(target.num_heads, target.num_kv_heads, target.head_dim, gated=is_hybrid),
         delta_values(target.gdn) if target.gdn else 0,
         mixture_values(target.moe, hidden) if target.moe else mlp_values(target.intermediate_size),
     )
+
+
+def prefill_bytes(target: TargetFacts, draft: DraftFacts | None, chunk_tokens: int, dtype_bytes: int) -> int:
+    """Activations of the widest layer for one chunk, and the tapped rows as they are summed up in float32."""
     tapped = draft.hidden_size * STATE_BYTES if draft else 0
-    return chunk_tokens * (values * dtype_bytes + tapped)
+    return chunk_tokens * (widest_layer_values(target) * dtype_bytes + tapped)
 
 
 def history_bytes(max_running: int, max_model_len: int, num_steps: int) -> int:

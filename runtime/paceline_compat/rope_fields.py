@@ -1,20 +1,30 @@
-"""Rotary embedding out of a config: both spellings in the field (``rope_parameters``, ``rope_scaling``).
-
-``stated_rope`` and ``stretched_positions`` are the loader's as well.
-"""
+"""Rotary embedding out of a config, in both spellings (``rope_parameters``, ``rope_scaling``), and what each kind knows."""
 
 from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 from .facts import RopeFacts
 from .fields import MAX_INTEGER, Fields
 
+_ORIGINAL = "original_max_position_embeddings"
+ROPE_FIELDS = {
+    "default": (frozenset[str](), frozenset({_ORIGINAL})),
+    "linear": (frozenset({"factor"}), frozenset({_ORIGINAL})),
+    "llama3": (frozenset({"factor", "low_freq_factor", "high_freq_factor"}), frozenset({_ORIGINAL})),
+    "yarn": (
+        frozenset[str](),
+        frozenset({"factor", _ORIGINAL, "attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"}),
+    ),
+}
+"""Served kind -> fields that must be stated, and those that may be; the others follow from the contexts (``complete_rope``)."""
+
 _INTERLEAVED_FLAGS = ("rope_interleaved", "rope_interleave")
 _NEOX_FLAGS = ("rope_is_neox_style", "is_neox_style")
 _SPELLINGS = ("rope_scaling", "rope_parameters")
+_COMMON = frozenset({"type", "rope_type", "rope_theta", "partial_rotary_factor", "mrope_section", "mrope_interleaved"})
 # The kind is the winner's; sections are for images, and the positions of text are the same in all of them.
 _NEVER_LOST = frozenset({"rope_type", "type", "mrope_section", "mrope_interleaved"})
 
@@ -35,10 +45,32 @@ def stated_rope(config: Mapping[str, Any]) -> dict[str, Any]:
     return scaling
 
 
-def stretched_positions(max_positions: int, kind: str, rope: Mapping[str, Any]) -> int:
+def complete_rope(kind: str, stated: Mapping[str, Any], max_positions: object, original: object = None) -> dict[str, Any]:
+    """The fields of a kind with those that follow from the contexts, as transformers fills them in.
+
+    ``original`` is a field beside the rope's own, which then counts.
+    """
+    fields = dict(stated)
+    if kind in ("llama3", "yarn"):
+        fields[_ORIGINAL] = original or fields.get(_ORIGINAL) or max_positions
+    if kind == "yarn" and fields.get("factor") is None and _is_length(max_positions) and _is_length(fields[_ORIGINAL]):
+        fields["factor"] = max_positions / fields[_ORIGINAL]
+    return fields
+
+
+def _is_length(value: object) -> TypeGuard[int | float]:
+    return is_positive(value) and value < MAX_INTEGER
+
+
+def is_positive(value: object) -> TypeGuard[int | float]:
+    """Whether a field is a positive finite number."""
+    return isinstance(value, int | float) and type(value) is not bool and 0 < value < float("inf")
+
+
+def stretched_positions(max_positions: int, rope: RopeFacts) -> int:
     """The longest context: YaRN stretches the one that the model was trained with, and configs leave their number at that."""
-    factor, original = rope.get("factor"), rope.get("original_max_position_embeddings") or max_positions
-    if kind != "yarn" or not isinstance(factor, int | float) or type(original) is not int:
+    factor, original = rope.fields.get("factor"), rope.fields.get(_ORIGINAL)
+    if rope.kind != "yarn" or not isinstance(factor, int | float) or type(original) is not int:
         return max_positions
     stretched = original * float(factor)
     return int(stretched) if max_positions < stretched < MAX_INTEGER else max_positions
@@ -52,12 +84,14 @@ def read_rope(fields: Fields, default_fraction: float = 1.0) -> RopeFacts:
     except ValueError as error:
         fields.problems.append(str(error))
     if own and all(isinstance(value, dict) for value in own.values()):
-        return RopeFacts(kind="per-layer", parameters=own)
+        return RopeFacts(kind="per-layer", fields=own)
     rope = Fields(fields.source, ChainMap(own, dict(fields.data)))
     kind = rope.text("rope_type", "") or (rope.text("type", "") if "type" in own else "") or "default"
     theta = rope.number("rope_theta", 10_000.0)
     fraction = rope.number("partial_rotary_factor", default_fraction)
-    facts = RopeFacts(kind, theta, fraction, _is_neox(rope), own)
+    stated = {name: value for name, value in own.items() if name not in _COMMON}
+    of_kind = complete_rope(kind, stated, fields.data.get("max_position_embeddings"), fields.data.get(_ORIGINAL))
+    facts = RopeFacts(kind, theta, fraction, _is_neox(rope), of_kind)
     fields.problems += rope.problems
     return facts
 

@@ -4,24 +4,15 @@ from __future__ import annotations
 
 import re
 
-from .facts import FULL_ATTENTION, LINEAR_ATTENTION, TargetFacts
-from .families import (
-    FAMILY_OF_ARCHITECTURE,
-    FAMILY_OF_GGUF_ARCHITECTURE,
-    HYBRID_FAMILIES,
-    ROPE_FIELDS,
-    SERVED_FAMILIES,
-    SERVED_GGML_TYPES,
-    SERVED_GGUF_ARCHITECTURES,
-    SERVED_ROPES,
-)
+from .facts import FLOAT_DTYPES, FULL_ATTENTION, LINEAR_ATTENTION, SLIDING_ATTENTION, TargetFacts
+from .families import SERVED_ARCHITECTURES, SERVED_FAMILIES, SERVED_GGML_TYPES, SERVED_GGUF_ARCHITECTURES
 from .pair import Finding, Pair
+from .rope_fields import ROPE_FIELDS, is_positive
 from .target_tensors import expected_shapes, is_unread
 from .tensors import differences, name_some
 
 _EMBEDDINGS = ("model.embed_tokens.weight", "model.language_model.embed_tokens.weight", "token_embd.weight")
 _HEADS = ("lm_head.weight", "output.weight")
-_ROPE_COMMON = ("type", "rope_type", "rope_theta", "partial_rotary_factor", "mrope_section", "mrope_interleaved")
 _LAYER = re.compile(r"(?:model\.(?:language_model\.)?layers|blk)\.(\d{1,6})\.")
 
 
@@ -32,8 +23,7 @@ def architecture(pair: Pair) -> Finding | None:
     if target.family is not None:
         what = f"{target.architecture} belongs to the family {target.family}, which is known but not served yet"
         return Finding(field, what, f"choose a target of {', '.join(SERVED_FAMILIES)}")
-    known = FAMILY_OF_GGUF_ARCHITECTURE if target.format == "gguf" else FAMILY_OF_ARCHITECTURE
-    served = [name for name, family in known.items() if family in SERVED_FAMILIES]
+    served = SERVED_GGUF_ARCHITECTURES if target.format == "gguf" else SERVED_ARCHITECTURES
     return Finding(field, f"architecture {target.architecture} is unknown", f"served are {', '.join(served)}")
 
 
@@ -61,46 +51,48 @@ def quantization(pair: Pair) -> Finding | None:
 
 
 def tensor_type(pair: Pair) -> Finding | None:
-    if pair.target.format != "gguf":
+    target = pair.target
+    if target.format != "gguf" and target.quantization is not None:
         return None
-    wrong = [t for t in pair.target.tensors.values() if t.dtype not in SERVED_GGML_TYPES]
+    served: tuple[str, ...] = SERVED_GGML_TYPES if target.format == "gguf" else tuple(sorted(FLOAT_DTYPES))
+    wrong = [t for name, t in target.tensors.items() if t.dtype not in served and not is_unread(target, name)]
     if not wrong:
         return None
     types = ", ".join(sorted({t.dtype for t in wrong}))
     what = f"types {types} are not served: {name_some([t.name for t in wrong])}"
-    return Finding("target.tensors", what, f"use a file of {', '.join(SERVED_GGML_TYPES)}")
+    return Finding("target.tensors", what, f"use a file of {', '.join(served)}")
 
 
 def rope(pair: Pair) -> Finding | None:
     target, field = pair.target, "target.rope"
-    if target.rope.kind not in SERVED_ROPES:
+    if target.rope.kind not in ROPE_FIELDS:
         what = f"rope {target.rope.kind!r} is not applied here"
-        return Finding(field, what, f"served are {', '.join(SERVED_ROPES)}")
+        return Finding(field, what, f"served are {', '.join(ROPE_FIELDS)}")
     if problems := [*_rope_field_problems(target), *_rope_width_problems(target)]:
         return Finding(field, f"rope {target.rope.kind!r}: {'; '.join(problems)}", "repair the config")
     return None
 
 
 def _rope_field_problems(target: TargetFacts) -> list[str]:
-    """Parameters of the rope's kind: ignored or missing ones would turn every position. GGUF has names of its own."""
+    """Fields of the rope's kind: ignored or missing ones would turn every position. GGUF has names of its own."""
     if target.format == "gguf":
         return []
-    required, optional = ROPE_FIELDS[target.rope.kind]
-    stated = {name: value for name, value in target.rope.parameters.items() if name not in _ROPE_COMMON}
-    missing = [f"{name} is missing" for name in sorted(required - stated.keys())]
-    unknown = [f"{name} is not known" for name in sorted(stated.keys() - required - optional)]
-    values = {name: stated[name] for name in sorted(stated.keys() & (required | optional))}
+    (required, optional), fields = ROPE_FIELDS[target.rope.kind], target.rope.fields
+    missing = [f"{name} is missing" for name in sorted(required - fields.keys())]
+    unknown = [f"{name} is not known" for name in sorted(fields.keys() - required - optional)]
+    values = {name: fields[name] for name in sorted(fields.keys() & (required | optional))}
     wrong = [
         f"{name} is {repr(value)[:40]}, not a positive number"
         for name, value in values.items()
-        if not (_is_positive(value) or type(value) is bool or (value is None and name in optional))
+        if not (is_positive(value) or type(value) is bool or (value is None and name in optional))
     ]
-    return [*missing, *unknown, *wrong]
+    layout = [] if target.rope.is_neox else ["rotates interleaved pairs, not the two halves of a head (NeoX)"]
+    return [*missing, *unknown, *wrong, *layout]
 
 
 def _rope_width_problems(target: TargetFacts) -> list[str]:
     """Dense models here rotate whole heads, hybrids any part of them."""
-    fraction, is_hybrid = target.rope.rotary_fraction, target.family in HYBRID_FAMILIES
+    fraction, is_hybrid = target.rope.rotary_fraction, target.gdn is not None
     if not is_hybrid and target.head_dim % 2:
         return [f"head_dim {target.head_dim} is odd, and values are rotated in pairs"]
     is_served = fraction <= 1.0 if is_hybrid else int(target.head_dim * fraction) == target.head_dim
@@ -108,18 +100,20 @@ def _rope_width_problems(target: TargetFacts) -> list[str]:
     return [] if is_served else [f"partial_rotary_factor is {fraction:g}, and must be {least} 1"]
 
 
-def _is_positive(value: object) -> bool:
-    return isinstance(value, int | float) and type(value) is not bool and 0 < value < float("inf")
-
-
 def layer_types(pair: Pair) -> Finding | None:
     target, field = pair.target, "target.layer_types"
     if len(target.layer_types) != target.num_layers:
         return Finding(field, f"names {len(target.layer_types)} layers of {target.num_layers}", "repair the config")
-    allowed = {FULL_ATTENTION, LINEAR_ATTENTION} if target.family in HYBRID_FAMILIES else {FULL_ATTENTION}
+    allowed = {FULL_ATTENTION, LINEAR_ATTENTION if target.gdn is not None else FULL_ATTENTION}
     if not (strange := sorted(set(target.layer_types) - allowed)):
         return None
-    return Finding(field, f"{', '.join(strange)} layers are not served in the family {target.family}", "")
+    what, window = f"{', '.join(strange)} layers", target.sliding_window
+    if strange != [SLIDING_ATTENTION] or window is None:
+        return Finding(field, f"{what} are not served in the family {target.family}", "")
+    if pair.max_model_len <= window:  # none of its tokens is ever out of sight
+        return None
+    what += f" see {window} tokens (sliding_window), and contexts may reach {pair.max_model_len}"
+    return Finding(field, f"{what}: the window is not applied here", f"use --max-model-len {window}")
 
 
 def layer_variant(pair: Pair) -> Finding | None:
@@ -145,7 +139,7 @@ def gdn(pair: Pair) -> Finding | None:
 
 
 def tensors(pair: Pair) -> Finding | None:
-    """Completeness that a header can show before gigabytes are read: of a GGUF, something of every layer."""
+    """Completeness that a header can show before gigabytes are read."""
     target, field, remedy = pair.target, "target.tensors", "download the checkpoint again"
     embedding = _first(target, _EMBEDDINGS)
     if embedding is None:
@@ -159,13 +153,14 @@ def tensors(pair: Pair) -> Finding | None:
     found = {int(match[1]) for name in target.tensors if (match := _LAYER.match(name))}
     if lost := [layer for layer in range(target.num_layers) if layer not in found]:
         return Finding(field, f"no tensor of layers {lost[:8]} is there", remedy)
-    problems = [] if target.format == "gguf" or target.quantization else _tensor_problems(target)
+    problems = _tensor_problems(target) if target.format == "gguf" or target.quantization is None else []
     return Finding(field, "; ".join(problems), "download the checkpoint again, or repair the config") if problems else None
 
 
 def _tensor_problems(target: TargetFacts) -> list[str]:
-    """Names and shapes against the config, where the layers are what the family's loader builds."""
-    if target.family not in SERVED_FAMILIES or len(target.layer_types) != target.num_layers:
+    """Names and shapes against the config, where names and layers are those that the family's model asks for."""
+    is_named = target.format != "gguf" or target.architecture in SERVED_GGUF_ARCHITECTURES
+    if target.family not in SERVED_FAMILIES or not is_named or len(target.layer_types) != target.num_layers:
         return []
     differ = differences(target.tensors, expected_shapes(target))
     surplus = [name for name in differ.surplus if not is_unread(target, name)]

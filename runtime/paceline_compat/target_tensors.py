@@ -1,48 +1,44 @@
-"""Names and shapes of a target's text tensors as safetensors checkpoints of the served families store them.
+"""Names and shapes of a target's tensors as safetensors checkpoints of the served families store them.
 
-Used by the rules, so that a file which misses a tensor is refused before a GPU is taken for it. It knows neither GGUF nor
-quantized weights.
+Rules hold a checkpoint's header against them before a GPU is taken for it, the loader again before memory is; models take
+the same names. It knows no format: a GGUF's tensors come under these names too.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from .facts import LINEAR_ATTENTION, GdnFacts, MoeFacts, TargetFacts
-from .families import HYBRID_FAMILIES
-from .tensors import TensorInfo
 
 Shapes = dict[str, tuple[int, ...]]
 
-_NESTED, _PLAIN = "model.language_model", "model"
 _UNREAD = ".rotary_emb.inv_freq"
-_ATTENTION_PARTS = tuple(f".self_attn.{part}_proj" for part in "qkvo")
-_MLP_PARTS = tuple(f".mlp.{part}_proj" for part in ("gate", "up", "down"))
 
 
 def expected_shapes(target: TargetFacts) -> Shapes:
-    """Every tensor that the family's loader asks for; experts stacked or one by one, as the checkpoint has them."""
-    prefix = _NESTED if f"{_NESTED}.embed_tokens.weight" in target.tensors else _PLAIN
-    embedding = target.tensors.get(f"{prefix}.embed_tokens.weight")
-    rows, hidden = _padded_rows(embedding, target.vocab_size), target.hidden_size
+    """Every tensor that the family's model asks for; experts stacked or one by one, as the checkpoint has them."""
+    prefix, rows, hidden = target.prefix, target.head_rows, target.hidden_size
     shapes: Shapes = {f"{prefix}.embed_tokens.weight": (rows, hidden), f"{prefix}.norm.weight": (hidden,)}
     if not target.tie_word_embeddings:
         shapes["lm_head.weight"] = (rows, hidden)
     for layer, kind in enumerate(target.layer_types):
-        name = f"{prefix}.layers.{layer}"
         is_linear = kind == LINEAR_ATTENTION and target.gdn is not None
-        mixer = _delta(target.gdn, hidden) if is_linear and target.gdn else _attention(target)
-        mlp = _mlp("mlp", hidden, target.intermediate_size) if target.moe is None else _mixture(target, target.moe, name)
-        norms: Shapes = {"input_layernorm.weight": (hidden,), "post_attention_layernorm.weight": (hidden,)}
-        shapes |= {f"{name}.{part}": shape for part, shape in (norms | mixer | mlp).items()}
-    return shapes | _biases(target, shapes)
+        shapes |= _layer(target, f"{prefix}.layers.{layer}", target.gdn if is_linear else None, target.tensors)
+    return shapes
 
 
-def _biases(target: TargetFacts, shapes: Shapes) -> Shapes:
-    """Of the modules that the config's switches give one; the hybrids' MLPs never have any."""
-    parts = _ATTENTION_PARTS if target.attention_bias else ()
-    if target.mlp_bias and target.family not in HYBRID_FAMILIES:
-        parts += _MLP_PARTS
-    modules = {name.removesuffix(".weight"): shape for name, shape in shapes.items()}
-    return {f"{name}.bias": (shape[0],) for name, shape in modules.items() if name.endswith(parts)}
+def expected_mtp_shapes(target: TargetFacts) -> Shapes:
+    """Every tensor of the hybrids' own draft head, whose one layer is always full attention."""
+    hidden = target.hidden_size
+    norms = ("mtp.pre_fc_norm_embedding", "mtp.pre_fc_norm_hidden", "mtp.norm")
+    shapes: Shapes = {f"{name}.weight": (hidden,) for name in norms}
+    stored = {mtp_name(name) for name in target.tensors}
+    return shapes | {"mtp.fc.weight": (hidden, 2 * hidden)} | _layer(target, "mtp.layers.0", None, stored)
+
+
+def mtp_name(stored: str) -> str:
+    """The name used here for a tensor of the head as a checkpoint spells it."""
+    return stored.removeprefix("model.")
 
 
 def is_unread(target: TargetFacts, name: str) -> bool:
@@ -51,23 +47,29 @@ def is_unread(target: TargetFacts, name: str) -> bool:
     return not is_text or name.endswith(_UNREAD) or target.is_tied_head(name)
 
 
-def _padded_rows(embedding: TensorInfo | None, vocab_size: int) -> int:
-    """Embedding and head may both be stored with more rows than there are ids."""
-    return max(vocab_size, embedding.shape[0]) if embedding is not None and embedding.shape else vocab_size
+def _layer(target: TargetFacts, name: str, gdn: GdnFacts | None, stored: Collection[str]) -> Shapes:
+    hidden = target.hidden_size
+    mixer = _attention(target) if gdn is None else _delta(gdn, hidden)
+    mlp = _mlp("mlp", hidden, target.intermediate_size, target.mlp_bias)
+    if target.moe is not None:
+        mlp = _mixture(target.moe, hidden, name, stored)
+    norms: Shapes = {"input_layernorm.weight": (hidden,), "post_attention_layernorm.weight": (hidden,)}
+    return {f"{name}.{part}": shape for part, shape in (norms | mixer | mlp).items()}
 
 
 def _attention(target: TargetFacts) -> Shapes:
-    hidden, dim, gates = target.hidden_size, target.head_dim, 1 + (target.family in HYBRID_FAMILIES)
+    hidden, dim, gates = target.hidden_size, target.head_dim, 1 + (target.gdn is not None)
     q_rows, kv_rows = target.num_heads * dim, target.num_kv_heads * dim
-    rows = {"q_proj": gates * q_rows, "k_proj": kv_rows, "v_proj": kv_rows}
-    shapes: Shapes = {f"self_attn.{name}.weight": (size, hidden) for name, size in rows.items()}
-    if target.family != "llama":
+    shapes: Shapes = {}
+    for part, rows in {"q": gates * q_rows, "k": kv_rows, "v": kv_rows}.items():
+        shapes |= _linear(f"self_attn.{part}_proj", rows, hidden, target.qkv_bias)
+    if target.has_head_norms:
         shapes |= {f"self_attn.{name}.weight": (dim,) for name in ("q_norm", "k_norm")}
-    return shapes | {"self_attn.o_proj.weight": (hidden, q_rows)}
+    return shapes | _linear("self_attn.o_proj", hidden, q_rows, target.out_bias)
 
 
 def _delta(gdn: GdnFacts, hidden: int) -> Shapes:
-    heads, values = gdn.num_value_heads, gdn.num_value_heads * gdn.value_head_dim
+    heads, values = gdn.num_value_heads, gdn.value_width
     rows = {"qkv": gdn.conv_dim, "z": values, "b": heads, "a": heads}
     return {f"linear_attn.in_proj_{part}.weight": (size, hidden) for part, size in rows.items()} | {
         "linear_attn.conv1d.weight": (gdn.conv_dim, 1, gdn.conv_kernel_size),
@@ -78,21 +80,27 @@ def _delta(gdn: GdnFacts, hidden: int) -> Shapes:
     }
 
 
-def _mlp(name: str, hidden: int, inner: int) -> Shapes:
-    up: Shapes = {f"{name}.{part}_proj.weight": (inner, hidden) for part in ("gate", "up")}
-    return up | {f"{name}.down_proj.weight": (hidden, inner)}
+def _mlp(name: str, hidden: int, inner: int, bias: bool = False) -> Shapes:
+    gate, up = (_linear(f"{name}.{part}_proj", inner, hidden, bias) for part in ("gate", "up"))
+    return gate | up | _linear(f"{name}.down_proj", hidden, inner, bias)
 
 
-def _mixture(target: TargetFacts, moe: MoeFacts, layer: str) -> Shapes:
-    hidden, inner = target.hidden_size, moe.intermediate_size
+def _linear(name: str, rows: int, columns: int, bias: bool) -> Shapes:
+    weight: Shapes = {f"{name}.weight": (rows, columns)}
+    return weight | {f"{name}.bias": (rows,)} if bias else weight
+
+
+def _mixture(moe: MoeFacts, hidden: int, layer: str, stored: Collection[str]) -> Shapes:
+    """Experts one by one where the layer's are stored so; never more than there are tensors, whatever a config claims."""
+    inner = moe.intermediate_size
     shared = _mlp("mlp.shared_expert", hidden, moe.shared_intermediate_size)
     shapes = {"mlp.gate.weight": (moe.num_experts, hidden), "mlp.shared_expert_gate.weight": (1, hidden)} | shared
     stacked: Shapes = {
         "mlp.experts.gate_up_proj": (moe.num_experts, 2 * inner, hidden),
         "mlp.experts.down_proj": (moe.num_experts, hidden, inner),
     }
-    is_stacked = any(f"{layer}.{name}" in target.tensors for name in stacked)
-    if is_stacked or f"{layer}.mlp.experts.0.down_proj.weight" not in target.tensors:
+    is_stacked = any(f"{layer}.{name}" in stored for name in stacked) or moe.num_experts > len(stored)
+    if is_stacked or f"{layer}.mlp.experts.0.down_proj.weight" not in stored:
         return shapes | stacked
     for expert in range(moe.num_experts):
         shapes |= _mlp(f"mlp.experts.{expert}", hidden, inner)

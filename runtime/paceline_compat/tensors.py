@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+
+from .errors import MetadataError
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,14 @@ def describe_overlap(tensors: list[TensorInfo]) -> str | None:
         if left.offset + left.num_bytes > right.offset:
             return f"tensors {left.name!r} and {right.name!r} overlap at byte {right.offset}"
     return None
+
+
+def renamed(source: str, tensors: Mapping[str, TensorInfo], rename: Callable[[str], str]) -> dict[str, TensorInfo]:
+    """The table under other names; each tensor keeps its stored one. MetadataError where two would share a name."""
+    out = {rename(stored): info for stored, info in tensors.items()}
+    if len(out) != len(tensors):
+        raise MetadataError(source, "holds the same tensor under two spellings")
+    return out
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 import dataclasses
 import importlib.util
 import json
+import math
 import pickle
 from pathlib import Path
 
@@ -213,6 +214,22 @@ def test_any_value_of_any_target_field_reads_or_raises_our_error(key, value):
     check(target, tiny_draft())
 
 
+WINDOW_FIELDS = ("sliding_window", "use_sliding_window", "max_window_layers", "layer_types", "attention_bias", "rope_scaling")
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.sampled_from(("Qwen2ForCausalLM", "MistralForCausalLM")), st.dictionaries(st.sampled_from(WINDOW_FIELDS), json_values)
+)
+def test_any_values_of_the_fields_about_windows_read_or_raise_our_error(architecture, fields):
+    config = TINY_TARGET_CONFIG | {"architectures": [architecture]} | fields
+    try:
+        target = target_facts("t", config, table(target_shapes(TINY_TARGET_CONFIG)))
+    except MetadataError:
+        return
+    check(target, tiny_draft())
+
+
 def hybrid_gguf() -> GgufFile:
     file = GgufFile().add_value("general.architecture", "qwen35")
     sizes = {"block_count": 5, "nextn_predict_layers": 1, "embedding_length": 64, "attention.head_count": 4}
@@ -240,6 +257,11 @@ def test_a_hybrid_gguf_tells_its_facts(tmp_path):
     assert [p.rule for p in check(target, None, Options("off")).problems] == ["target.gguf_architecture", "target.tensors"]
 
 
+LLAMA_TENSORS = dict.fromkeys(("token_embd", "blk.0.ffn_gate", "blk.0.ffn_up"), (64, 96)) | {"blk.0.ffn_down": (96, 64)}
+LLAMA_TENSORS |= dict.fromkeys((f"blk.0.attn_{part}" for part in ("q", "k", "v", "output")), (64, 64))
+LLAMA_TENSORS |= dict.fromkeys(("blk.0.attn_norm", "blk.0.ffn_norm", "output_norm"), (64,))
+
+
 @pytest.mark.parametrize(
     "key, value",
     [("attention.sliding_window", 4096), ("expert_count", 8), ("attention.value_length", 32), ("logit_scale", 2.0)],
@@ -250,7 +272,8 @@ def test_a_llama_gguf_with_keys_that_make_another_decoder_of_it_does_not_fit(tmp
     sizes = {"block_count": 1, "embedding_length": 64, "attention.head_count": 4, "feed_forward_length": 96}
     for name, size in (sizes | {"context_length": 512, key: value}).items():
         file.add_value(f"llama.{name}", size)
-    file.add_tensor("token_embd.weight", (64, 96), 0, 4 * 64 * 96).add_tensor("blk.0.attn_norm.weight", (64,), 0, 256)
+    for name, ne in LLAMA_TENSORS.items():
+        file.add_tensor(f"{name}.weight", ne, 0, 4 * math.prod(ne))
     problems = check(read_target(str(file.write_sparse(tmp_path / "m.gguf"))), None, Options("off")).problems
     assert [p.rule for p in problems] == ["target.layer_variant"]
     assert f"llama.{key} = {value}" in problems[0].message

@@ -25,6 +25,7 @@ from paceline_compat.facts import TargetFacts
 
 OFF, NGRAM = Options(algorithm="off"), Options(algorithm="ngram")
 DRAFT_SHAPES = draft_shapes(TINY_DRAFT_CONFIG)
+TARGET_SHAPES = target_shapes(TINY_TARGET_CONFIG)
 
 
 def without(*names: str) -> dict[str, tuple[int, ...]]:
@@ -33,7 +34,9 @@ def without(*names: str) -> dict[str, tuple[int, ...]]:
 
 def gguf_target(architecture: str = "llama", dtype: str = "F32") -> TargetFacts:
     """A tiny llama as it looks when it came from a GGUF file."""
-    shapes = {"token_embd.weight": (96, 64)} | {f"blk.{i}.attn_norm.weight": (64,) for i in range(4)}
+    shapes = {
+        n: s for n, s in TARGET_SHAPES.items() if not n.endswith(("q_norm.weight", "k_norm.weight")) and "lm_head" not in n
+    }
     tensors = {n: dataclasses.replace(t, dtype=dtype) for n, t in table(shapes, "F32").items()}
     llama = tiny_target(TINY_TARGET_CONFIG | {"architectures": ["LlamaForCausalLM"]})
     return dataclasses.replace(llama, format="gguf", architecture=architecture, tie_word_embeddings=True, tensors=tensors)
@@ -48,8 +51,6 @@ def with_gdn(**sizes: int) -> TargetFacts:
     return target_facts("tiny", config, table(target_shapes(config)))
 
 
-TARGET_SHAPES = target_shapes(TINY_TARGET_CONFIG)
-
 # rule id -> (target, draft, options, a part of the message)
 BROKEN = {
     "options.algorithm": (tiny_target(), None, Options(algorithm="eagle"), "'eagle' is no speculative algorithm"),
@@ -62,7 +63,7 @@ BROKEN = {
     "target.split": (dataclasses.replace(gguf_target(), num_splits=3), None, OFF, "one of 3 parts"),
     "target.quantization": (
         tiny_target(quantization_config={"quant_method": "fp8"}), None, OFF, "quantized as fp8 are not served"),
-    "target.tensor_type": (gguf_target(dtype="IQ2_XS"), None, OFF, "types IQ2_XS are not served: token_embd.weight"),
+    "target.tensor_type": (gguf_target(dtype="IQ2_XS"), None, OFF, "types IQ2_XS are not served: model.embed_tokens.weight"),
     "target.rope": (tiny_target(rope_scaling={"rope_type": "longrope"}), None, OFF, "rope 'longrope'"),
     "target.layer_types": (
         tiny_target(layer_types=["full_attention"] * 3 + ["sliding_attention"]), None, OFF, "sliding_attention layers"),
@@ -213,7 +214,11 @@ ALSO_BROKEN_TARGETS = [
         "not of the family: model.layers.1.extra; model.norm.weight is [65], and the config says [64]",
     ),
     ("target.tensors", tiny_target(intermediate_size=1 << 39), "model.layers.0.mlp.gate_proj.weight is [128, 64]"),
-    ("target.layer_types", tiny_target(use_sliding_window=True, max_window_layers=2), "sliding_attention layers"),
+    (
+        "target.layer_types",
+        tiny_target(use_sliding_window=True, max_window_layers=2, sliding_window=256),
+        "sliding_attention layers see 256 tokens (sliding_window), and contexts may reach 512: the window is not applied here",
+    ),
     ("target.layer_types", tiny_target(layer_types=["full_attention"]), "names 1 layers of 4"),
     ("target.layer_types", tiny_target(layer_types=["linear_attention"] * 4), "linear_attention layers"),
     ("target.gdn", with_gdn(linear_num_value_heads=3), "3 value heads are no multiple of 2"),
@@ -256,6 +261,18 @@ def test_a_shorter_context_makes_a_short_draft_fit():
     draft = tiny_draft(max_position_embeddings=256)
     assert check(tiny_target(), draft, Options(max_model_len=256)).fits
     assert "use at least 2" in str(check(tiny_target(), draft, Options(max_model_len=1)).errors[0])
+
+
+def test_a_window_that_no_context_outgrows_is_served():
+    """Each token sees all before it, as without one; the class's own window is 4096 where a config leaves it out."""
+    switched = {"use_sliding_window": True, "max_window_layers": 2}
+    target = tiny_target(**switched, sliding_window=256)
+    assert target.layer_types == ("full_attention",) * 2 + ("sliding_attention",) * 2
+    assert "use --max-model-len 256" in str(check(target, None, OFF).errors[0])
+    assert check(target, None, Options("off", max_model_len=256)).fits
+    assert not check(target, None, Options("off", max_model_len=257)).fits
+    assert check(tiny_target(**switched), None, OFF).fits
+    assert not check(tiny_target(**switched, max_position_embeddings=4097), None, OFF).fits
 
 
 def test_all_problems_come_at_once_in_the_tables_order():

@@ -16,7 +16,7 @@ from paceline_runtime.speculative.ngram import NgramProposer
 PROPOSERS = {
     "off": lambda path, target: None,
     "ngram": lambda path, target: NgramProposer(3),
-    "mtp": lambda path, target: load_mtp(path, target, 3, dummy=True),
+    "mtp": lambda path, target: load_mtp(target, 3, dummy=True),
     "dflash": lambda path, target: random_dflash(path, target, 7),
 }
 PARAMS = (
@@ -38,10 +38,10 @@ def saved(request, scale, tmp_path_factory):
 def test_replays_give_what_launches_give(saved, algorithm, scale, tell):
     """Requests of all kinds together, then some of them again on the prefixes that they left."""
     path, target = saved
-    if algorithm == "mtp" and target.shape.family == "qwen3":
+    if algorithm == "mtp" and target.facts.family == "qwen3":
         pytest.skip("qwen3 models have no MTP head")
     torch.manual_seed(5)
-    prompts = [torch.randint(0, target.shape.vocab_size, (count,)).tolist() for count in (20, 70, 5, 130)]
+    prompts = [torch.randint(0, target.facts.vocab_size, (count,)).tolist() for count in (20, 70, 5, 130)]
     waves = ({str(i): (ids, PARAMS[i]) for i, ids in enumerate(prompts)}, {"1": (prompts[1], PARAMS[0])})
     texts, captured = {}, 0
     for name in ("replayed", "launched"):

@@ -10,10 +10,10 @@ from gpu_scale import random_dflash, relative_rms, save_predictable
 from law_engine import make_engine, run
 
 from paceline_compat.checkpoint import draft_facts
+from paceline_compat.facts import WholeDraft
 from paceline_runtime.layers.parameters import Parameters
 from paceline_runtime.loaders import load_target
 from paceline_runtime.params import SamplingParams
-from paceline_runtime.speculative.dflash.config import DraftConfig
 from paceline_runtime.speculative.dflash.draft import Draft
 
 FLOAT32_BOUND, BFLOAT16_BOUND = 1e-4, 2e-2
@@ -46,7 +46,7 @@ def pair(scale, dtype):
     oracle = oracle_draft(content, dtype=dtype).to(scale.device)
     exact = copy.deepcopy(oracle).float()
     facts = draft_facts("draft", content, {})
-    config = DraftConfig.from_facts(facts)
+    config = WholeDraft.of(facts)
     stored = {name.replace("codebook.weight", "codebook"): tensor for name, tensor in oracle.state_dict().items()}
     parameters = Parameters(dtype, scale.device)
     draft = Draft(config, parameters)
@@ -118,4 +118,4 @@ def test_wide_draft_proposes_for_a_small_target_of_its_width(scale, tmp_path, te
     tell(steps=len(verifies), accepted=sum(tokens.accepted for tokens in verifies))
     assert all(len(answer.token_ids) == 30 for answer in answers.values())
     assert {tokens.drafted for tokens in verifies} == {7}
-    assert engine.executor.proposer.draft.config.hidden_size == target.shape.hidden_size
+    assert engine.executor.proposer.draft.config.hidden_size == target.facts.hidden_size

@@ -26,7 +26,7 @@ def requests(scale, target):
     generator = torch.Generator().manual_seed(5)
     params = SamplingParams(max_tokens=scale.pick(60, 200), ignore_eos=True)
     lengths = [scale.pick(7, 61) + index * scale.pick(30, 130) for index in range(NUM_REQUESTS)]
-    vocab_size = target.shape.vocab_size
+    vocab_size = target.facts.vocab_size
     prompts = [[11 + i, *torch.randint(0, vocab_size, (n - 1,), generator=generator).tolist()] for i, n in enumerate(lengths)]
     return {str(prompt[0]): (prompt, params) for prompt in prompts}
 
@@ -34,7 +34,7 @@ def requests(scale, target):
 def engine_of(target, proposer=None, accept=judge):
     """Chunks of 64 tokens, all requests at once."""
     options = dict(max_running_req=NUM_REQUESTS, max_prefill_tokens=64, cache_type="naive", memory_bytes=8 << 30)
-    return make_engine(target, proposer, max_model_len=min(1024, target.shape.max_positions), accept=accept, **options)
+    return make_engine(target, proposer, max_model_len=min(1024, target.facts.max_positions), accept=accept, **options)
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def plain(target, requests):
 def forced(request, target, requests, plain, monkeypatch):
     """The same texts through a verify of k drafts, experts as in the plain run."""
     texts, _, replay = plain
-    known = Texts(texts, request.param, target.shape.vocab_size, target.device)
+    known = Texts(texts, request.param, target.facts.vocab_size, target.device)
     recorder = Recorder(known)
     engine = engine_of(target, TextProposer(known), recorder)
     with replay.watch(monkeypatch, engine.executor, replay=True):
@@ -92,4 +92,4 @@ def test_forced_logits_equal_plain_ones_and_free_text_parts_at_near_ties(target,
     for place in parted:
         best = expected[place].topk(2).values
         assert best[0] - best[1] <= 2 * deviations[place], place
-    assert (replay.num_replayed > 0) == ("moe" in target.shape.family)
+    assert (replay.num_replayed > 0) == ("moe" in target.facts.family)

@@ -20,7 +20,7 @@ WAITS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize
 PROPOSERS = {
     "off": lambda path, target: None,
     "ngram": lambda path, target: NgramProposer(3),
-    "mtp": lambda path, target: load_mtp(path, target, 3, dummy=True),
+    "mtp": lambda path, target: load_mtp(target, 3, dummy=True),
     "dflash": lambda path, target: random_dflash(path, target, 7),
 }
 SAMPLED = (
@@ -42,7 +42,7 @@ def saved(request, scale, tmp_path_factory):
 def engine(request, saved, scale):
     """One step ahead, past its first steps, in which kernels are compiled; four decoding requests of all kinds."""
     path, target = saved
-    if request.param == "mtp" and target.shape.family == "qwen3":
+    if request.param == "mtp" and target.facts.family == "qwen3":
         pytest.skip("qwen3 models have no MTP head")
     proposer = PROPOSERS[request.param](path, target)
     options = dict(overlap=True, max_running_req=6, max_prefill_tokens=64, decode_prefill_tokens=64, memory_bytes=8 << 30)

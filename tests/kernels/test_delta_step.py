@@ -7,8 +7,8 @@ import torch
 from gdn_recurrence import replaying
 from kernel_checks import assert_close, half, poisoned
 
-from paceline_kernels.delta_step import reference
-from paceline_kernels.delta_step.reference import DeltaMemory, DeltaWeights
+from paceline_kernels.backend import Backend
+from paceline_kernels.delta_step import DeltaMemory, DeltaWeights, delta_step
 from paceline_kernels.gated_delta import Journal
 from paceline_kernels.replay import Replay
 
@@ -52,8 +52,6 @@ def copied(memory: DeltaMemory) -> DeltaMemory:
 
 def compare(heads: tuple[int, int, int, int], widths: list[int], num_kept: int, device: str, tolerance: float) -> None:
     """Steps of three requests: outputs, states, snapshots and journals; the dummy's journal and spare rows stay poison."""
-    from paceline_kernels.delta_step import kernel
-
     torch.manual_seed(0)
     weights = weights_of(heads, half(device), device)
     memory = memory_of(weights, 7, 4, num_kept, half(device), device)
@@ -63,9 +61,9 @@ def compare(heads: tuple[int, int, int, int], widths: list[int], num_kept: int, 
         inside = torch.where(torch.tensor([True, False, True]), (kept + 1) // 2, 0)
         due = replaying([3, 1, 5], kept, inside, [6, 4, 2])
         due = Replay(*(column.to(device) for column in vars(due).values()))
-        expected = reference.delta_step(projected.contiguous(), width, weights, memory, due)
+        expected = delta_step(projected.contiguous(), width, weights, memory, due, backend=Backend.REFERENCE)
 
-        out = kernel.delta_step(projected, width, weights, ours, due)
+        out = delta_step(projected, width, weights, ours, due, backend=Backend.KERNEL)
 
         assert_close(expected, out, tolerance)
         assert_close(memory.recurrent[1:], ours.recurrent[1:], tolerance)

@@ -6,8 +6,8 @@ import pytest
 import torch
 from kernel_checks import DEVICES, assert_close, half, poisoned
 
-from paceline_kernels.place_heads import reference
-from paceline_kernels.place_heads.reference import HeadLayout, HeadNorms
+from paceline_kernels.backend import Backend
+from paceline_kernels.place_heads import HeadLayout, HeadNorms, place_heads
 from paceline_kernels.rotary import rotary_table
 
 pytestmark = pytest.mark.usefixtures(poisoned.__name__)
@@ -32,8 +32,6 @@ def test_real_shapes(layout: HeadLayout, rotary_dim: int, has_norms: bool, wide_
 
 def compare(layout: HeadLayout, rotary_dim: int, has_norms: bool, wide_norms: bool, device: str) -> None:
     """Rows land at their places and nowhere else; values to the bit, keys and queries up to rounding."""
-    from paceline_kernels.place_heads import kernel
-
     torch.manual_seed(0)
     page, dim = 4, layout.head_dim
     columns = layout.q_width + 2 * layout.num_kv_heads * dim
@@ -49,9 +47,9 @@ def compare(layout: HeadLayout, rotary_dim: int, has_norms: bool, wide_norms: bo
     keys, values = (torch.full((5, page, layout.num_kv_heads, dim), 7.0, device=device).to(half(device)) for _ in "kv")
     ours = keys.clone(), values.clone()
     dense = projected.contiguous()
-    q = reference.place_heads(dense, layout, norms, table, keys, values, places)
+    q = place_heads(dense, layout, norms, table, keys, values, places, backend=Backend.REFERENCE)
 
-    out = kernel.place_heads(projected, layout, norms, table, *ours, places)
+    out = place_heads(projected, layout, norms, table, *ours, places, backend=Backend.KERNEL)
 
     assert_close(q, out, 8e-3)
     assert torch.equal(values, ours[1])

@@ -6,7 +6,8 @@ import pytest
 import torch
 from kernel_checks import DEVICES, half, poisoned
 
-from paceline_kernels.top_logits import reference
+from paceline_kernels.backend import Backend
+from paceline_kernels.top_logits import top_logits
 
 pytestmark = pytest.mark.usefixtures(poisoned.__name__)
 
@@ -35,17 +36,15 @@ def stable(logits: torch.Tensor, count: int) -> torch.Tensor:
 @pytest.mark.parametrize("kind", ["ties", "equal", "zeros"])
 def test_ids_are_those_of_a_stable_sort(kind: str, device: str) -> None:
     """A vocabulary that ends inside a block; a row that is part of a wider one."""
-    from paceline_kernels.top_logits import kernel
-
     logits = rows_of(kind, 8_200, device)[:1]
     wide = torch.full((1, 8_300), 9.0, device=device)
     wide[:, :8_200] = logits
 
-    values, ids = kernel.top_logits(wide[:, :8_200], 13)
+    values, ids = top_logits(wide[:, :8_200], 13, backend=Backend.KERNEL)
 
     assert torch.equal(stable(logits, 13), ids)
     assert torch.equal(logits.gather(1, ids), values)
-    assert torch.equal(ids, reference.top_logits(logits, 13)[1])
+    assert torch.equal(ids, top_logits(logits, 13, backend=Backend.REFERENCE)[1])
 
 
 @pytest.mark.gpu
@@ -53,10 +52,8 @@ def test_ids_are_those_of_a_stable_sort(kind: str, device: str) -> None:
 @pytest.mark.parametrize("vocab", [248_320, 151_936, 49_152])
 def test_real_vocabularies(vocab: int, kind: str) -> None:
     """In bf16, where ties are many."""
-    from paceline_kernels.top_logits import kernel
-
     logits = rows_of(kind, vocab, "cuda").to(half("cuda"))
-    assert torch.equal(stable(logits, 32), kernel.top_logits(logits, 32)[1])
+    assert torch.equal(stable(logits, 32), top_logits(logits, 32, backend=Backend.KERNEL)[1])
 
 
 def test_a_small_vocabulary_is_not_for_the_kernel() -> None:

@@ -6,6 +6,7 @@ import json
 import pytest
 import torch
 
+from paceline_compat.memory import slot_bytes
 from paceline_runtime import bench
 from paceline_runtime.bench.acceptance import SyntheticAcceptance, assumed_tokens_per_step
 from paceline_runtime.bench.drive import (
@@ -172,7 +173,7 @@ def test_traffic_of_a_hybrid_mixture(tmp_path):
     with subject(step_args(tmp_path), 256) as one:
         traffic = step_traffic(one.shape.text, one.target, None, 1, 100)
         embedding = 96 * 64 * 4
-        state_bytes = one.target.shape.state_bytes_per_slot
+        state_bytes = slot_bytes(one.target.facts, 4)
         weights = one.target.memory_bytes()
 
     assert traffic.num_experts == pytest.approx(2)

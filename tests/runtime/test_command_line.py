@@ -64,7 +64,7 @@ def test_every_flag_reaches_the_config() -> None:
         "--drain-timeout-s": "3",
         "--log-level": "error",
     }
-    switches = ["--disable-overlap", "--dummy-weights", "--speculative-adaptive"]
+    switches = ["--disable-overlap", "--disable-cuda-graphs", "--dummy-weights", "--speculative-adaptive"]
     config = configured(*(word for pair in flags.items() for word in pair), *switches)
     parser = argparse.ArgumentParser()
     add_arguments(parser)
@@ -92,6 +92,7 @@ def test_every_flag_reaches_the_config() -> None:
             memory_ratio=0.5,
             cache_type="naive",
             overlap=False,
+            cuda_graphs=False,
             dummy_weights=True,
         ),
         host="::1",

@@ -15,6 +15,7 @@ from paceline_compat.gguf_cursor import WINDOW_BYTES
 from paceline_compat.gguf_header import read_header
 from paceline_compat.source import LocalSource
 from paceline_runtime.loaders import load_target
+from paceline_runtime.text.end_tokens import end_ids
 from paceline_runtime.text.load import load_tokenizer
 
 NUM_TOKENS = 250_000
@@ -83,7 +84,7 @@ def test_check_reads_it(path, capsys):
 def test_the_loader_makes_the_model_that_was_written(path, model):
     ours = load_target(path, dtype=torch.float32)
     ids = [(7919 * index) % NUM_TOKENS for index in range(40)]
-    cache = TinyCache(ours.shape, ours.dtype)
+    cache = TinyCache(ours.facts, ours.dtype)
     with torch.no_grad():
         actual = logits_of(ours, tiny_prefill(cache, [(0, 0, ids)]), cache)
         expected = model(torch.tensor([ids])).logits[0]
@@ -93,7 +94,8 @@ def test_the_loader_makes_the_model_that_was_written(path, model):
 def test_the_tokenizer_has_every_token_at_its_id(path, vocabulary):
     tokenizer = load_tokenizer(path)
     assert vocabulary.tokens == [tokenizer.token(index) for index in range(NUM_TOKENS)]
-    assert (NUM_TOKENS, NUM_TOKENS - 2, (NUM_TOKENS - 1,)) == (tokenizer.vocab_size, tokenizer.bos_id, tokenizer.eos_ids)
+    assert (NUM_TOKENS, NUM_TOKENS - 2) == (tokenizer.vocab_size, tokenizer.bos_id)
+    assert (NUM_TOKENS - 1,) == end_ids(path, ())
     text = "naïve café, 日本語 🙂 x!!"
     ids = tokenizer.encode(text)
     assert NUM_TOKENS - 2 == ids[0]

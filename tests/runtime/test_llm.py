@@ -2,12 +2,14 @@
 
 import gc
 import weakref
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 from tiny_served import save_served
 
+from paceline_compat import checkpoint, safetensors_header
 from paceline_runtime import LLM, SamplingParams
 
 PROMPT = "to be or not to be"
@@ -30,6 +32,25 @@ def test_texts_are_those_of_the_tokens(llm):
     assert [len(llm.tokenizer.encode(prompt)) for prompt in (PROMPT, "be")] == [a.usage.prompt_tokens for a in answers]
     assert ["length", "length"] == [answer.finish_reason for answer in answers]
     assert llm.generate(["be"], PARAMS)[0].text == answers[1].text
+
+
+def test_config_and_headers_are_read_once(tmp_path, monkeypatch):
+    """Rules, memory plan and model take the same facts."""
+    reads = Counter()
+
+    def counting(name, read):
+        def counted(source):
+            reads[f"{name} of {source.name}"] += 1
+            return read(source)
+
+        return counted
+
+    for name, module in (("read_json", checkpoint), ("read_folder", safetensors_header)):
+        monkeypatch.setattr(module, name, counting(name, getattr(module, name)))
+    folder = save_served(tmp_path)
+    LLM(str(folder), dtype=torch.float64, num_pages=4, max_model_len=64)
+
+    assert 1 == reads[f"read_json of {folder}/config.json"] == reads[f"read_folder of {folder}"] == max(reads.values())
 
 
 def test_token_ids_do_as_well_as_a_text(llm):

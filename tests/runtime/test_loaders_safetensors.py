@@ -16,7 +16,7 @@ IDS = list(range(2, 40))
 
 
 def logits(model):
-    cache = TinyCache(model.shape, model.dtype)
+    cache = TinyCache(model.facts, model.dtype)
     with torch.no_grad():
         return logits_of(model, tiny_prefill(cache, [(0, 0, IDS)]), cache)
 
@@ -131,36 +131,47 @@ def test_padded_vocabulary_rows_are_cut_from_the_logits(tmp_path):
     whole = logits(load_target(path, dtype=torch.float64))
     change_config(path, vocab_size=500)
     cut = load_target(path, dtype=torch.float64)
-    assert cut.shape.vocab_size == 500
+    assert cut.facts.vocab_size == 500
     torch.testing.assert_close(logits(cut), whole[:, :500])
 
 
-def test_every_wrong_config_field_is_named_at_once(tmp_path):
-    path = save_tiny("llama", tmp_path)
-    rope = {"rope_type": "spiral", "rope_theta": 1e4}
-    change_config(path, hidden_act="gelu", num_hidden_layers=0, rms_norm_eps=0, rope_parameters=rope, clip_qkv=8)
+def refusal(path):
     with pytest.raises(MetadataError) as error:
         load_target(path, dtype=torch.float64)
-    for part in ("hidden_act = 'gelu'", "num_hidden_layers", "rms_norm_eps", "'spiral'", "clip_qkv", "config of family"):
-        assert part in str(error.value)
+    return str(error.value)
+
+
+def test_every_wrong_config_field_is_named_at_once(tmp_path):
+    """First what cannot be read, then what is not served."""
+    path, rope = save_tiny("llama", tmp_path), {"rope_type": "spiral", "rope_theta": 1e4}
+    change_config(path, hidden_act="gelu", rope_parameters=rope, clip_qkv=8)
+    for part in ("hidden_act = 'gelu'", "'spiral'", "clip_qkv", "by the llama models here"):
+        assert part in refusal(path)
+    change_config(path, num_hidden_layers=0, rms_norm_eps=0, num_attention_heads=3)
+    for part in ("num_hidden_layers", "rms_norm_eps", "num_attention_heads", "config.json"):
+        assert part in refusal(path)
 
 
 @pytest.mark.parametrize(
     "name,fields,named",
     [
         ("llama", {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0, "extra": 1}}, "extra"),
-        ("llama", {"rope_parameters": {"rope_type": "llama3", "rope_theta": 1e4}}, "factor, high_freq_factor"),
+        ("llama", {"rope_parameters": {"rope_type": "llama3", "rope_theta": 1e4}}, "factor is missing; high_freq_factor"),
         ("llama", {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}, "dynamic"),
         ("llama", {"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
         ("llama", {"sliding_window": 128}, "sliding_window"),
-        ("llama", {"quantization_config": {"quant_method": "fp8"}}, "quantization_config"),
+        ("llama", {"quantization_config": {"quant_method": "fp8"}}, "quantized as fp8"),
         ("llama", {"num_key_value_heads": 3}, "no multiple"),
         ("llama", {"tie_word_embeddings": "yes"}, "tie_word_embeddings"),
         ("llama", {"eos_token_id": "</s>"}, "eos_token_id"),
         ("qwen3", {"layer_types": ["full_attention", "sliding_attention"] * 2}, "sliding_attention"),
-        ("qwen3", {"use_sliding_window": True, "max_window_layers": 2, "layer_types": None}, "use_sliding_window"),
-        ("llama", {"architectures": ["MambaForCausalLM"]}, "LlamaForCausalLM, Qwen3"),
-        ("llama", {"architectures": []}, "architectures"),
+        (
+            "qwen3",
+            {"use_sliding_window": True, "sliding_window": 99, "max_window_layers": 2, "layer_types": None},
+            "see 99 tokens",
+        ),
+        ("llama", {"architectures": ["MambaForCausalLM"]}, "LlamaForCausalLM, .*Qwen3"),
+        ("llama", {"architectures": []}, r"architecture \[\] is unknown"),
     ],
 )
 def test_a_field_that_matters_is_refused_by_name(tmp_path, name, fields, named):
@@ -209,7 +220,7 @@ def test_the_older_spelling_of_rope_means_the_same(tmp_path):
 def test_ends_of_both_configs_are_joined(tmp_path):
     path = save_tiny("llama", tmp_path)
     (path / "generation_config.json").write_text(json.dumps({"eos_token_id": [1, 9, 4]}))
-    assert load_target(path, dtype=torch.float64).shape.eos_ids == (1, 9, 4)
+    assert load_target(path, dtype=torch.float64).facts.eos_token_ids == (1, 4, 9)
 
 
 @pytest.mark.parametrize("told", ["in the config", "by the vocabulary", "in the map"])
@@ -225,7 +236,7 @@ def test_the_end_of_the_tokenizer_is_one_too(tmp_path, told):
         backend.save(str(path / "tokenizer.json"))
     name = "special_tokens_map" if told == "in the map" else "tokenizer_config"
     (path / f"{name}.json").write_text(json.dumps(tokenizer))
-    assert load_target(path, dtype=torch.float64).shape.eos_ids == (1, 7)
+    assert load_target(path, dtype=torch.float64).facts.eos_token_ids == (1, 7)
 
 
 @pytest.mark.parametrize("ends", [[[1]], {"a": 1}])
@@ -245,7 +256,7 @@ def test_a_dummy_needs_only_the_config_and_gives_finite_logits(tmp_path):
         load_target(path, dtype=torch.float32)
 
 
-@pytest.mark.parametrize("content,named", [(None, "no such file"), ("{", "JSON"), ("[]", "JSON object")])
+@pytest.mark.parametrize("content,named", [(None, "holds no config.json"), ("{", "JSON"), ("[]", "JSON object")])
 def test_an_unreadable_config_is_named(tmp_path, content, named):
     path = save_tiny("llama", tmp_path)
     (path / "config.json").unlink()

@@ -1,11 +1,11 @@
 """A real GGUF: SmolLM2-135M-Instruct, whose tensors are Q4_1, Q8_0 and F32, against transformers on the same weights."""
 
 import torch
-import transformers
 from smollm2 import smollm2_path
 from tiny_models import TinyCache, tiny_prefill, tiny_verify
 
-from paceline_runtime.loaders import load_target, open_checkpoint
+from paceline_runtime.bench.peer import transformers_llama
+from paceline_runtime.loaders import load_target, read_checked
 from paceline_runtime.text.load import load_tokenizer
 
 NUM_TOKENS = 64
@@ -13,11 +13,7 @@ NUM_TOKENS = 64
 
 def transformers_greedy(path, prompt):
     """Ids by transformers' model over the tensors of our reader, whose bits other tests hold against the gguf package."""
-    checkpoint = open_checkpoint(path)
-    model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**checkpoint.config, bos_token_id=1)).eval()
-    stored = {tensor.name: tensor.read(torch.device("cpu")) for tensor in checkpoint.tensors}
-    assert model.load_state_dict(stored, strict=False).missing_keys == ["lm_head.weight"]
-    model.tie_weights()
+    model = transformers_llama(read_checked(path))
     ids = torch.tensor([prompt])
     options = {"do_sample": False, "max_new_tokens": NUM_TOKENS, "pad_token_id": 2, "repetition_penalty": 1.0}
     return model.generate(ids, attention_mask=torch.ones_like(ids), **options)[0, len(prompt) :].tolist()
@@ -25,10 +21,10 @@ def transformers_greedy(path, prompt):
 
 def our_greedy(path, prompt):
     model = load_target(path, dtype=torch.float32)
-    cache = TinyCache(model.shape, model.dtype, max_tokens=len(prompt) + NUM_TOKENS)
+    cache = TinyCache(model.facts, model.dtype, max_tokens=len(prompt) + NUM_TOKENS)
     hidden = model.forward(tiny_prefill(cache, [(0, 0, prompt)]), cache.memory)
     ids = [int(model.logits(hidden[-1:]).argmax())]
-    while len(ids) < NUM_TOKENS and ids[-1] not in model.shape.eos_ids:
+    while len(ids) < NUM_TOKENS and ids[-1] not in model.facts.eos_token_ids:
         batch = tiny_verify(cache, [(0, len(prompt) + len(ids) - 1, ids[-1:])])
         ids.append(int(model.logits(model.forward(batch, cache.memory)).argmax()))
     return ids

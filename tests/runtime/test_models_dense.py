@@ -1,4 +1,4 @@
-"""Families llama and qwen3 against transformers on tiny random checkpoints."""
+"""The dense families against transformers on tiny random checkpoints."""
 
 import dataclasses
 
@@ -41,11 +41,17 @@ ROPES = {
         "attention_factor": 0.8,
     },
 }
+FAMILIES = ["llama", "mistral", "qwen2", "qwen3"]
 VARIANTS = {
     "llama": ("llama", {}),
     "llama-tied-biased": ("llama", {"tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True}),
     "llama-one-head-group": ("llama", {"num_key_value_heads": 4}),
     "llama-odd-heads": ("llama", {"num_attention_heads": 3, "num_key_value_heads": 1, "hidden_size": 48, "vocab_size": 321}),
+    "mistral": ("mistral", {}),
+    "mistral-tied-wide-heads": ("mistral", {"tie_word_embeddings": True, "head_dim": 32, "num_key_value_heads": 1}),
+    "mistral-derived-heads": ("mistral", {"head_dim": None, "hidden_size": 96}),
+    "qwen2": ("qwen2", {}),
+    "qwen2-tied": ("qwen2", {"tie_word_embeddings": True, "num_key_value_heads": 4}),
     "qwen3": ("qwen3", {}),
     "qwen3-tied-wide-heads": ("qwen3", {"tie_word_embeddings": True, "head_dim": 32, "attention_bias": True}),
 }
@@ -78,13 +84,13 @@ def assert_close(actual, expected):
 
 def test_prefill_equals_transformers(pair):
     model, oracle = pair
-    cache = TinyCache(model.shape, model.dtype)
+    cache = TinyCache(model.facts, model.dtype)
     assert_close(logits_of(model, tiny_prefill(cache, [(0, 0, IDS)]), cache), expected_logits(oracle, IDS))
 
 
 def test_prefill_in_chunks_beside_another_request_equals_transformers(pair):
     model, oracle = pair
-    cache, other = TinyCache(model.shape, model.dtype, num_requests=2), IDS[40:100]
+    cache, other = TinyCache(model.facts, model.dtype, num_requests=2), IDS[40:100]
     rows = [
         logits_of(model, tiny_prefill(cache, chunks), cache)
         for chunks in (
@@ -100,7 +106,7 @@ def test_prefill_in_chunks_beside_another_request_equals_transformers(pair):
 
 def test_decode_steps_of_requests_of_different_length_equal_transformers(pair):
     model, oracle = pair
-    cache, other = TinyCache(model.shape, model.dtype, num_requests=2), IDS[3:40]
+    cache, other = TinyCache(model.facts, model.dtype, num_requests=2), IDS[3:40]
     logits_of(model, tiny_prefill(cache, [(0, 0, IDS[:126]), (1, 0, other[:20])]), cache)
     for step in range(6):
         rows = [(0, 126 + step, [IDS[126 + step]]), (1, 20 + step, [other[20 + step]])]
@@ -111,7 +117,7 @@ def test_decode_steps_of_requests_of_different_length_equal_transformers(pair):
 
 def test_verify_rows_equal_transformers_and_a_rejected_block_is_overwritten(pair):
     model, oracle = pair
-    cache = TinyCache(model.shape, model.dtype, num_requests=2)
+    cache = TinyCache(model.facts, model.dtype, num_requests=2)
     logits_of(model, tiny_prefill(cache, [(0, 0, IDS[:60]), (1, 0, IDS[:5])]), cache)
     wrong = [299 - token for token in IDS[60:68]]
     logits_of(model, tiny_verify(cache, [(0, 60, wrong), (1, 5, IDS[5:13])]), cache)
@@ -122,7 +128,7 @@ def test_verify_rows_equal_transformers_and_a_rejected_block_is_overwritten(pair
 
 def test_taps_are_the_layer_outputs_with_the_residual_added(pair):
     model, oracle = pair
-    cache, last = TinyCache(model.shape, model.dtype), model.shape.num_layers - 1
+    cache, last = TinyCache(model.facts, model.dtype), model.facts.num_layers - 1
     sink, hooked = TapRecorder([0, 2, last]), []
     hook = oracle.model.layers[last].register_forward_hook(lambda _module, _args, output: hooked.append(output))
     states = oracle(torch.tensor([IDS]), output_hidden_states=True).hidden_states
@@ -143,20 +149,20 @@ def test_embed_and_memory_are_those_of_the_weights(pair):
     assert model.memory_bytes() == sum(parameter.nbytes for parameter in oracle.parameters())
 
 
-@pytest.mark.parametrize("name", ["llama", "qwen3"])
+@pytest.mark.parametrize("name", FAMILIES)
 @pytest.mark.parametrize("rope", ROPES.values(), ids=ROPES.keys())
 def test_each_rope_variant_equals_transformers(name, rope, tmp_path):
     path = save_tiny(name, tmp_path, rope_parameters=rope, num_hidden_layers=2)
     model = load_target(path, dtype=torch.float64)
-    cache = TinyCache(model.shape, model.dtype)
+    cache = TinyCache(model.facts, model.dtype)
     assert_close(logits_of(model, tiny_prefill(cache, [(0, 0, IDS)]), cache), expected_logits(reference(path), IDS))
 
 
-@pytest.mark.parametrize("name", ["llama", "qwen3"])
+@pytest.mark.parametrize("name", FAMILIES)
 def test_float32_equals_transformers(name, tmp_path):
     path = save_tiny(name, tmp_path, dtype=torch.float32)
     model, oracle = load_target(path, dtype=torch.float32), reference(path, torch.float32)
-    cache = TinyCache(model.shape, model.dtype)
+    cache = TinyCache(model.facts, model.dtype)
     assert_close(logits_of(model, tiny_prefill(cache, [(0, 0, IDS[:100])]), cache), expected_logits(oracle, IDS[:100]))
     out = logits_of(model, tiny_verify(cache, [(0, 100, IDS[100:104])]), cache)
     assert_close(out, expected_logits(oracle, IDS[:104])[100:])
@@ -173,7 +179,7 @@ def test_bfloat16_on_a_gpu_is_near_float64_and_a_graph_replays_it(name, tmp_path
     """Prefill in chunks and a verify of 8 rows through the GPU kernels; 2e-2 is the project's bound for bfloat16."""
     path = save_tiny(name, tmp_path, dtype=torch.bfloat16, scale=0.1)
     exact, model = load_target(path, dtype=torch.float64), load_target(path, dtype=torch.bfloat16, device="cuda")
-    caches = TinyCache(exact.shape, exact.dtype), TinyCache(model.shape, model.dtype)
+    caches = TinyCache(exact.facts, exact.dtype), TinyCache(model.facts, model.dtype)
     for pages in (caches[1].memory.pages.keys, caches[1].memory.pages.values):
         pages[:] = [page.cuda() for page in pages]
     for start, stop in ((0, 64), (64, 120)):

@@ -1,7 +1,6 @@
 """Declared parameters: parts stored alike share a weight, others stay apart, and every part is filled by its own tensors."""
 
 import weakref
-from dataclasses import replace
 
 import pytest
 import torch
@@ -9,10 +8,10 @@ from scaled_rows import ScaledRows, ScaledWeight
 
 from paceline_compat.errors import MetadataError
 from paceline_compat.facts import MoeFacts
+from paceline_compat.tensors import TensorInfo
 from paceline_runtime.layers.experts import mixture
 from paceline_runtime.layers.parameters import Parameters
 from paceline_runtime.layers.weights.dense import Dense, DenseWeight
-from paceline_runtime.loaders.checkpoint import Checkpoint, StoredTensor
 from paceline_runtime.loaders.fill import check_tensors, fill, fill_dummy
 
 CPU = torch.device("cpu")
@@ -26,16 +25,12 @@ def parameters(**scaled):
     return Parameters(torch.float64, CPU, storage_of=lambda name: ScaledRows(scaled[name]) if scaled.get(name) else Dense())
 
 
-def checkpoint(tensors):
-    """These tensors as a loader reads them."""
-    stored = [StoredTensor(name, tuple(t.shape), t.nbytes, lambda device, t=t: t) for name, t in tensors.items()]
-    return Checkpoint("tiny", "None", {}, tuple(stored))
-
-
-def load(declared, tensors):
+def load(declared, tensors, read=None):
+    """As a loader fills them from a checkpoint of these tensors."""
+    stored = {name: TensorInfo(name, "F64", tuple(t.shape), "tiny", 0, t.nbytes) for name, t in tensors.items()}
     declared.settle(tensors.keys())
-    check_tensors(checkpoint(tensors), declared)
-    fill(checkpoint(tensors), declared)
+    check_tensors("tiny", stored, declared.shapes())
+    fill("tiny", stored, declared, read or tensors.__getitem__)
 
 
 def random_tensors(declared):
@@ -130,17 +125,15 @@ def test_loading_holds_one_stored_tensor_beside_the_weights():
     """Each is let go of before the next is read."""
     declared = parameters(k="a")
     declared.linear(PARTS, COLUMNS, split="rows")
-    alive, seen = [], []
+    tensors, alive, seen = random_tensors(declared), [], []
 
-    def read(tensor):
-        copy = tensor.clone()
+    def read(name):
+        copy = tensors[name].clone()
         seen.append(sum(reference() is not None for reference in alive))
         alive.append(weakref.ref(copy))
         return copy
 
-    stored = checkpoint(random_tensors(declared))
-    tensors = [replace(t, read=lambda device, t=t: read(t.read(device))) for t in stored.tensors]
-    fill(replace(stored, tensors=tuple(tensors)), declared)
+    load(declared, tensors, read)
     assert 4 * [0] == seen
 
 
@@ -151,20 +144,20 @@ def test_experts_that_are_stored_unlike_are_refused_by_name():
         mixture(declared, "mlp", COLUMNS, MOE)
 
 
-def test_a_copy_must_be_equal_to_what_was_declared():
+def test_a_place_knows_whether_a_tensor_is_what_it_holds():
     declared = parameters()
-    weight = declared.weight("embedding", 6, COLUMNS)
-    declared.copy("head", weight)
+    declared.weight("embedding", 6, COLUMNS)
     tensors = random_tensors(declared)
-    load(declared, {**tensors, "head.weight": tensors["embedding.weight"].clone()})
-    with pytest.raises(MetadataError, match=r"head.weight differs"):
-        load(declared, {**tensors, "head.weight": tensors["embedding.weight"] + 1})
+    load(declared, tensors)
+    place = declared.places["embedding.weight"]
+    assert place.holds(tensors["embedding.weight"].clone())
+    assert not place.holds(tensors["embedding.weight"] + 1)
 
 
 def test_a_zero_centred_norm_keeps_digits_that_its_dtype_has_not():
     declared = Parameters(torch.bfloat16, CPU)
     norm = declared.norm("norm", 2, 1e-6, zero_centred=True)
-    fill(checkpoint({"norm.weight": torch.tensor([2.0**-12, 0.0])}), declared)
+    load(declared, {"norm.weight": torch.tensor([2.0**-12, 0.0])})
     assert [1 + 2.0**-12, 1.0] == norm.weight.tolist()
     assert torch.bfloat16 == norm(torch.ones(2, dtype=torch.bfloat16)).dtype
 

@@ -1,18 +1,17 @@
 """What shards will divide is said where a linear layer is declared, for every family, the MTP head and the draft."""
 
-import json
-
 import pytest
 import torch
 from dflash_pairs import draft_content
 from mtp_models import save_with_mtp
 from tiny_models import save_tiny
 
-from paceline_compat.checkpoint import draft_facts
+from paceline_compat import draft_facts, read_target
+from paceline_compat.facts import WholeDraft
+from paceline_compat.families import SERVED_FAMILIES
 from paceline_kernels.backend import Backend
 from paceline_runtime.layers.parameters import Parameters
-from paceline_runtime.models.registry import family_builder
-from paceline_runtime.speculative.dflash.config import DraftConfig
+from paceline_runtime.models.registry import build_model
 from paceline_runtime.speculative.dflash.draft import Draft
 from paceline_runtime.speculative.mtp.head import MtpHead
 
@@ -45,11 +44,11 @@ def assert_declared(splits):
 
 
 def build(path):
-    config, recorder = json.loads((path / "config.json").read_text()), Recorder()
-    return family_builder(config["architectures"][0])(config, recorder), recorder
+    recorder = Recorder()
+    return build_model(read_target(str(path)), recorder), recorder
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen3", "qwen3_5", "qwen3_5_moe"])
+@pytest.mark.parametrize("family", SERVED_FAMILIES)
 def test_a_family_says_what_is_divided(tmp_path, family):
     _, recorder = build(save_tiny(family, tmp_path))
     assert len(recorder.splits) > 20
@@ -67,6 +66,6 @@ def test_the_head_says_what_is_divided(tmp_path, family):
 
 def test_the_draft_says_what_is_divided():
     recorder = Recorder()
-    Draft(DraftConfig.from_facts(draft_facts("draft", draft_content(), {})), recorder, Backend.REFERENCE)
+    Draft(WholeDraft.of(draft_facts("draft", draft_content(), {})), recorder, Backend.REFERENCE)
     assert {"layers.1.self_attn.v_proj", "layers.1.mlp_conv.kernel_projection"} <= recorder.splits.keys()
     assert_declared(recorder.splits)

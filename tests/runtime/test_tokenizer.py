@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from smollm2 import smollm2_path
 from tokenizers import decoders, models, pre_tokenizers
 
+from paceline_compat import read_target
 from paceline_compat.errors import MetadataError
 from paceline_runtime.text.chat_template import ChatTemplate, ChatTemplateError
+from paceline_runtime.text.end_tokens import end_ids
 from paceline_runtime.text.load import load_tokenizer
 
 TEXTS = [
@@ -87,8 +89,8 @@ def test_smollm2_from_its_gguf_equals_transformers():
             expected = theirs.apply_chat_template(messages[start:], tokenize=False, add_generation_prompt=add_generation_prompt)
             assert ours.render_chat(messages[start:], add_generation_prompt) == expected
     assert (ours.vocab_size, ours.bos_id) == (len(theirs), theirs.bos_token_id)
-    assert ours.eos_ids == (0, 2, 4)
-    assert [ours.token(token) for token in ours.eos_ids] == ["<|endoftext|>", "<|im_end|>", "<reponame>"]
+    assert end_ids(path, read_target(str(path)).eos_token_ids) == (0, 2, 4)
+    assert [ours.token(token) for token in (0, 2, 4)] == ["<|endoftext|>", "<|im_end|>", "<reponame>"]
 
 
 @pytest.mark.parametrize(
@@ -193,10 +195,8 @@ def test_a_folder_gives_its_tokens_template_and_ends(tmp_path):
     eos = {"content": "<|im_end|>", "special": True}
     template = [{"name": "tool_use", "template": "no"}, {"name": "default", "template": "{{ eos_token }}|{{ mood }}"}]
     path = folder_tokenizer(tmp_path, eos_token=eos, bos_token="<|im_start|>", chat_template=template)
-    (path / "config.json").write_text('{"eos_token_id": 0}')
-    (path / "generation_config.json").write_text('{"eos_token_id": [0, 7]}')
     tokenizer = load_tokenizer(path)
-    assert (tokenizer.eos_ids, tokenizer.bos_id) == ((0, 7, 2), 1)
+    assert (end_ids(path, (0, 7)), tokenizer.bos_id) == ((0, 2, 7), 1)
     assert tokenizer.render_chat([], mood="fine") == "<|im_end|>|fine"
     assert tokenizer.decode(tokenizer.encode("hello <|im_end|>")) == "hello "
 

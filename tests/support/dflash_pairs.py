@@ -12,13 +12,12 @@ import torch
 from dflash.model import DFlash2DraftModel, _crop_to, _make_cache, _raw_input_embeddings
 from transformers import Qwen3Config
 
-from paceline_compat.checkpoint import draft_facts
+from paceline_compat.checkpoint import draft_facts, target_facts
+from paceline_compat.facts import WholeDraft
 from paceline_compat.memory import PAGE_TOKENS
 from paceline_runtime.batch import Chunk, ForwardBatch, PrefillBatch, VerifyBatch
 from paceline_runtime.layers.parameters import Parameters
-from paceline_runtime.models.base import ModelShape
 from paceline_runtime.speculative.base import DraftInputs
-from paceline_runtime.speculative.dflash.config import DraftConfig
 from paceline_runtime.speculative.dflash.draft import Draft
 from paceline_runtime.speculative.dflash.proposer import CONTEXT_PLANE, DFlashProposer
 
@@ -85,7 +84,7 @@ def oracle_draft(content: dict[str, Any], seed: int = 1, dtype: torch.dtype = to
 def our_draft(oracle: DFlash2DraftModel, content: dict[str, Any], dtype: torch.dtype = torch.float64) -> Draft:
     """The same weights in our draft."""
     facts = draft_facts("draft", content, {})
-    config = DraftConfig.from_facts(facts)
+    config = WholeDraft.of(facts)
     stored = {name.replace("codebook.weight", "codebook"): tensor for name, tensor in oracle.state_dict().items()}
     parameters = Parameters(dtype, torch.device("cpu"))
     draft = Draft(config, parameters)
@@ -117,7 +116,10 @@ class TableTarget:
         self.dtype, self.device = dtype, torch.device(device)
         self.embedding = torch.randn(vocab_size, hidden_size, generator=generator, device=device).to(dtype)
         self.head = torch.randn(vocab_size, hidden_size, generator=generator, device=device).to(dtype)
-        self.shape = ModelShape("qwen3", num_layers, (), hidden_size, 2, 16, vocab_size, 512, (1,), 0)
+        sizes = {"num_hidden_layers": num_layers, "hidden_size": hidden_size, "vocab_size": vocab_size}
+        heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 16}
+        config = {"architectures": ["Qwen3ForCausalLM"], "max_position_embeddings": 512, "eos_token_id": 1, **sizes, **heads}
+        self.facts = target_facts("table", config, {})
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
         return self.embedding[ids]

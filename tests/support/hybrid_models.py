@@ -53,7 +53,7 @@ class HybridRunner:
     max_tokens: int = 256
 
     def __post_init__(self):
-        self.cache = TinyCache(self.model.shape, self.model.dtype, self.num_requests, self.max_tokens)
+        self.cache = TinyCache(self.model.facts, self.model.dtype, self.num_requests, self.max_tokens)
         rows = self.num_requests + 1
         self.states: GatedDeltaStates = self.model.make_states(rows + self.num_snapshots, rows, self.journal_rows)
         self.cache.with_states(self.states)

@@ -17,12 +17,13 @@ from dflash_pairs import draft_content, oracle_draft, write_draft
 from tiny_models import build_reference
 from torch.nn import Module
 
+from paceline_compat import read_draft
 from paceline_runtime.loaders import load_target
 from paceline_runtime.models.base import TargetModel
 from paceline_runtime.speculative.dflash.load import load_proposer
 from paceline_runtime.speculative.dflash.proposer import DFlashProposer
 
-DRAFT_SEEDS = {"qwen3": 1, "llama": 3, "qwen3_5": 1, "qwen3_5_moe": 2}
+DRAFT_SEEDS = {"llama": 3, "mistral": 2, "qwen2": 1, "qwen3": 1, "qwen3_5": 1, "qwen3_5_moe": 2}
 """Drafts of whose accept lengths each of 0 to 7 occurs several times in a few hundred tokens."""
 VOCAB_SIZE = 64
 WINDOW = 48
@@ -44,7 +45,9 @@ class KnowingPair:
 
     def proposer(self, num_steps: int) -> DFlashProposer:
         """A fresh proposer for an engine of its own."""
-        return load_proposer(self.draft_path, self.target, num_steps, torch.float64, torch.device("cpu"), MAX_POSITIONS)
+        return load_proposer(
+            read_draft(str(self.draft_path)), self.target, num_steps, torch.float64, torch.device("cpu"), MAX_POSITIONS
+        )
 
 
 @torch.no_grad()

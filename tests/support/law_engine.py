@@ -166,12 +166,11 @@ def plain_tokens(target: TargetModel, prompt: list[int], num_tokens: int, *, adj
 def last_logits(target: TargetModel, text: list[int]) -> torch.Tensor:
     """Logits [V] after `text`, computed in one piece into a cache of its own."""
     num_pages = 1 + -(-len(text) // PAGE_TOKENS)
-    shape = target.shape
     pages = PageStore(
         num_pages=num_pages,
-        num_layers=len(shape.attention_layers),
-        num_kv_heads=shape.num_kv_heads,
-        head_dim=shape.head_dim,
+        num_layers=target.facts.num_full_attention_layers,
+        num_kv_heads=target.facts.num_kv_heads,
+        head_dim=target.facts.head_dim,
         dtype=target.dtype,
         device=target.device,
     )

@@ -5,18 +5,21 @@ from pathlib import Path
 import gguf
 import torch
 
-from paceline_runtime.loaders.gguf_llama import _MODULES, _TOP
+from paceline_compat.families import BY_GGUF_ARCHITECTURE
+from paceline_compat.gguf_names import TOP
 
-_MODULE_NAMES = {ours: stored for stored, ours in _MODULES.items()}
-_TOP_NAMES = {ours: stored for stored, ours in _TOP.items()}
+_MODULE_NAMES = {ours: stored for stored, ours in BY_GGUF_ARCHITECTURE["llama"].gguf.modules.items()}
+_TOP_NAMES = {ours: stored for stored, ours in TOP.items()}
 
 
-def save_tiny_gguf(model, path: Path, *, kind: str = "F32", extra_keys=None, tokens=None, rope_divisors=None) -> Path:
-    """Write a transformers llama to `path`; matrices as `kind`, vectors as F32.
+def save_tiny_gguf(
+    model, path: Path, *, architecture="llama", kind: str = "F32", extra_keys=None, tokens=None, rope_divisors=None
+) -> Path:
+    """Write a transformers llama, or what is written like one, to `path`; matrices as `kind`, vectors as F32.
 
     `extra_keys`: metadata name -> int, list or str; they win.
     """
-    config, writer = model.config, gguf.GGUFWriter(path, "llama")
+    config, writer = model.config, gguf.GGUFWriter(path, architecture)
     writer.add_block_count(config.num_hidden_layers)
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
@@ -25,8 +28,8 @@ def save_tiny_gguf(model, path: Path, *, kind: str = "F32", extra_keys=None, tok
         "attention.head_count": config.num_attention_heads,
         "attention.head_count_kv": config.num_key_value_heads,
     }.items():
-        if f"llama.{key}" not in (extra_keys or {}):
-            writer.add_uint32(f"llama.{key}", value)
+        if f"{architecture}.{key}" not in (extra_keys or {}):
+            writer.add_uint32(f"{architecture}.{key}", value)
     writer.add_key_length(config.head_dim)
     writer.add_rope_dimension_count(config.head_dim)
     writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
@@ -40,7 +43,7 @@ def save_tiny_gguf(model, path: Path, *, kind: str = "F32", extra_keys=None, tok
         writer.add_tensor("rope_freqs.weight", rope_divisors.numpy())
     for name, tensor in model.state_dict().items():
         if not (config.tie_word_embeddings and name == "lm_head.weight"):
-            _add(writer, name, tensor.float(), config, kind)
+            _add(writer, name, tensor.float(), config, kind, is_paired=architecture == "llama")
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -57,9 +60,9 @@ def stored_name(name: str) -> str:
     return f"blk.{layer}.{_MODULE_NAMES[module]}.{suffix}"
 
 
-def _add(writer, name, tensor, config, kind):
+def _add(writer, name, tensor, config, kind, *, is_paired):
     heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}.get(name.split(".")[-2])
-    if heads:
+    if heads and is_paired:
         halves = tensor.view(heads, 2, tensor.shape[0] // heads // 2, *tensor.shape[1:])
         tensor = halves.transpose(1, 2).reshape(tensor.shape)
     quantized = gguf.GGMLQuantizationType[kind if tensor.ndim > 1 else "F32"]

@@ -12,10 +12,11 @@ from pathlib import Path
 import torch
 import transformers
 
+from paceline_compat.facts import TargetFacts
 from paceline_compat.memory import PAGE_TOKENS
 from paceline_runtime.batch import Chunk, ForwardBatch, PrefillBatch, VerifyBatch
 from paceline_runtime.cache.pages import PageStore
-from paceline_runtime.models.base import ModelShape, TargetMemory, TargetModel
+from paceline_runtime.models.base import TargetMemory, TargetModel
 
 VOCAB_SIZE = 512
 
@@ -45,6 +46,8 @@ _GDN_ROPE = dict(_ROPE, partial_rotary_factor=0.25, mrope_section=[1, 1, 0], mro
 _MOE = {"moe_intermediate_size": 32, "shared_expert_intermediate_size": 32, "num_experts": 8, "num_experts_per_tok": 2}
 _FAMILIES = {
     "llama": ("Llama", "LlamaConfig", {}),
+    "mistral": ("Mistral", "MistralConfig", {"sliding_window": None}),
+    "qwen2": ("Qwen2", "Qwen2Config", {}),
     "qwen3": ("Qwen3", "Qwen3Config", {}),
     "qwen3_5": ("Qwen3_5", "Qwen3_5TextConfig", dict(_GDN, rope_parameters=_GDN_ROPE)),
     "qwen3_5_moe": ("Qwen3_5Moe", "Qwen3_5MoeTextConfig", dict(_GDN, **_MOE, rope_parameters=_GDN_ROPE)),
@@ -75,16 +78,20 @@ def save_tiny(name: str, folder: Path, dtype: torch.dtype = torch.float64, seed:
     return path
 
 
-def reference(path: Path, dtype: torch.dtype = torch.float64):
-    """The transformers model of a saved checkpoint; its experts one by one, since torch groups no float64 products."""
-    return transformers.AutoModelForCausalLM.from_pretrained(path, dtype=dtype, experts_implementation="eager").eval()
+def reference(path: Path, dtype: torch.dtype = torch.float64, **fields):
+    """The transformers model of a saved checkpoint, perhaps with other fields in its config.
+
+    Its experts one by one, since torch groups no float64 products.
+    """
+    options = {"dtype": dtype, "experts_implementation": "eager", **fields}
+    return transformers.AutoModelForCausalLM.from_pretrained(path, **options).eval()
 
 
 @dataclass
 class TinyCache:
     """A page store with `num_requests` requests of up to `max_tokens`, pages dealt out of order; page 0 is the dummy."""
 
-    shape: ModelShape
+    facts: TargetFacts
     dtype: torch.dtype
     num_requests: int = 1
     max_tokens: int = 256
@@ -97,9 +104,9 @@ class TinyCache:
         self.page_table = torch.arange(num_pages - 1, 0, -1).view(self.num_requests, per_request)
         pages = PageStore(
             num_pages=num_pages,
-            num_layers=len(self.shape.attention_layers),
-            num_kv_heads=self.shape.num_kv_heads,
-            head_dim=self.shape.head_dim,
+            num_layers=self.facts.num_full_attention_layers,
+            num_kv_heads=self.facts.num_kv_heads,
+            head_dim=self.facts.head_dim,
             dtype=self.dtype,
             device=torch.device("cpu"),
         )

@@ -11,16 +11,17 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from paceline_compat.facts import TargetFacts
 from paceline_runtime.bench.report import device_text, table, write_json
 from paceline_runtime.bench.serving_memory import ServingMemory, measure_serving_memory
 from paceline_runtime.errors import ConfigError
 from paceline_runtime.llm import LLM
-from paceline_runtime.loaders import open_checkpoint
+from paceline_runtime.loaders import read_checked
+from paceline_runtime.loaders.read import read_target_tensor
 from paceline_runtime.params import SamplingParams
 
 Generate = Callable[[list[int], int], list[int]]
@@ -40,13 +41,12 @@ class Phase:
 def run(args: argparse.Namespace) -> int:
     """Measure, print and write what the flags ask for; 1 when we are slower, take too much memory or differ in a token."""
     torch.set_num_threads(args.threads)
-    config = open_checkpoint(Path(args.model)).config
-    if (family := config.get("model_type", "llama")) != "llama":
-        raise ConfigError([f"--model {args.model} is a {family}: name a .gguf file of the llama family"])
-    ours, theirs = our_generate(args), transformers_generate(args)
-    vocab_size = int(config["vocab_size"])
+    facts = read_checked(args.model)
+    if facts.family != "llama":
+        raise ConfigError([f"--model {args.model} is a {facts.family}: name a .gguf file of the llama family"])
+    ours, theirs = our_generate(args), transformers_generate(facts, args.dtype)
     generator = torch.Generator().manual_seed(0)
-    prompt: list[int] = torch.randint(0, vocab_size, (args.prompt_tokens,), generator=generator).tolist()
+    prompt: list[int] = torch.randint(0, facts.vocab_size, (args.prompt_tokens,), generator=generator).tolist()
     phases, is_same = compare(ours, theirs, prompt, args.new_tokens, args.pairs)
     print(f"{args.model}, {args.dtype}, {device_text(torch.device('cpu'))}, {args.pairs} pairs")
     print(table(("", "ours tok/s", "transformers tok/s", "median ratio"), [_cells(phase) for phase in phases]))
@@ -90,18 +90,39 @@ def our_generate(args: argparse.Namespace) -> Generate:
     return generate
 
 
-def transformers_generate(args: argparse.Namespace) -> Generate:
-    """Transformers' Llama on the weights that our loader dequantizes."""
+def transformers_llama(facts: TargetFacts) -> Any:
+    """Transformers' Llama on the weights that our reader dequantizes, in float32."""
     import transformers
 
-    checkpoint = open_checkpoint(Path(args.model))
-    config = transformers.LlamaConfig(**checkpoint.config)
-    model = transformers.LlamaForCausalLM(config).to(getattr(torch, args.dtype)).eval()
-    state = {tensor.name: tensor.read(torch.device("cpu")) for tensor in checkpoint.tensors}
+    config = transformers.LlamaConfig(
+        vocab_size=facts.head_rows,
+        hidden_size=facts.hidden_size,
+        intermediate_size=facts.intermediate_size,
+        num_hidden_layers=facts.num_layers,
+        num_attention_heads=facts.num_heads,
+        num_key_value_heads=facts.num_kv_heads,
+        head_dim=facts.head_dim,
+        max_position_embeddings=facts.max_positions,
+        rms_norm_eps=facts.rms_norm_eps,
+        rope_parameters={"rope_type": facts.rope.kind, "rope_theta": facts.rope.theta, **facts.rope.fields},
+        tie_word_embeddings=facts.tie_word_embeddings,
+        attention_bias=facts.qkv_bias,
+        mlp_bias=facts.mlp_bias,
+        bos_token_id=None,
+        eos_token_id=list(facts.eos_token_ids),
+    )
+    model = transformers.LlamaForCausalLM(config).eval()
+    state = {name: read_target_tensor(facts, name, torch.device("cpu")) for name in facts.tensors}
     missing, surplus = model.load_state_dict(state, strict=False)
     assert set(missing) <= {"lm_head.weight"}, "the tied head is the only tensor a checkpoint may leave out"
     assert not surplus, "the family knows every tensor"
     model.tie_weights()
+    return model
+
+
+def transformers_generate(facts: TargetFacts, dtype: str) -> Generate:
+    """What that model generates in `dtype`."""
+    model = transformers_llama(facts).to(getattr(torch, dtype))
 
     def generate(prompt: list[int], num_tokens: int) -> list[int]:
         lengths: dict[str, Any] = {"max_new_tokens": num_tokens, "min_new_tokens": num_tokens}

@@ -18,7 +18,7 @@ import httpx
 
 from paceline_runtime.config import EngineConfig
 from paceline_runtime.engine.build import build_engine
-from paceline_runtime.loaders import open_checkpoint
+from paceline_runtime.loaders import read_checked
 
 _ALLOWANCE_BYTES = 200 << 20
 _READY_TIMEOUT_S = 180.0
@@ -53,7 +53,7 @@ class ServingMemory:
 
 def measure_serving_memory(model: str, dtype: str, threads: int) -> ServingMemory:
     """Start a server, have it answer once, and look. Raises RuntimeError when it does not come up."""
-    max_model_len = min(_MAX_MODEL_LEN, int(open_checkpoint(Path(model)).config["max_position_embeddings"]))
+    max_model_len = min(_MAX_MODEL_LEN, read_checked(model).max_positions)
     options = {"max_model_len": max_model_len, "max_running_req": 1}
     engine = build_engine(EngineConfig(model_path=model, dtype=dtype, device="cpu", threads=threads, **options))  # type: ignore[arg-type]
     weight_bytes = engine.executor.target.memory_bytes()

@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
             _print_profiles(decodes, limits)
     if args.json:
         figures = {
-            "shape": {"name": one.shape.name, "layers": one.target.shape.num_layers, "inferred": one.shape.inferred},
+            "shape": {"name": one.shape.name, "layers": one.target.facts.num_layers, "inferred": one.shape.inferred},
             "dtype": str(one.target.dtype).removeprefix("torch."),
             "limits": asdict(limits),
             "prefill": asdict(prefill) if prefill else None,
@@ -153,7 +153,7 @@ def _tell(line: str) -> None:
 def _print_head(one: Subject, limits: Limits) -> None:
     weights = "random weights" if one.is_dummy else "its own weights"
     dtype = str(one.target.dtype).removeprefix("torch.")
-    print(f"{one.shape.name}, {one.target.shape.num_layers} layers, {dtype}, {weights}")
+    print(f"{one.shape.name}, {one.target.facts.num_layers} layers, {dtype}, {weights}")
     print(device_text(one.target.device))
     copy, read = limits.copy_bytes_per_s / 1e9, limits.read_bytes_per_s / 1e9
     print(f"measured here: copy {copy:,.0f} GB/s (read and written), pure read {read:,.0f} GB/s")

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from paceline_compat.checkpoint import draft_facts, target_facts
+from paceline_compat.facts import WholeDraft
 from paceline_compat.pair import MAX_NUM_STEPS
 from paceline_runtime.bench.shapes import SHAPES, Shape, find_shape
 from paceline_runtime.config import EngineConfig
@@ -28,7 +29,6 @@ from paceline_runtime.loaders import load_target
 from paceline_runtime.loaders.fill import fill_dummy
 from paceline_runtime.models.base import TargetModel
 from paceline_runtime.speculative.base import Proposer
-from paceline_runtime.speculative.dflash.config import DraftConfig
 from paceline_runtime.speculative.dflash.draft import Draft
 from paceline_runtime.speculative.dflash.init import DraftSizes, draft_content
 from paceline_runtime.speculative.dflash.load import draft_dtype
@@ -88,7 +88,7 @@ def subject(args: argparse.Namespace, num_positions: int) -> Iterator[Subject]:
 def dummy_dflash(content: dict[str, Any], target: TargetModel, num_steps: int | None) -> DFlashProposer:
     """A DFlash 2 proposer with random weights for the draft that `content` describes; k defaults to block_size - 1."""
     facts = draft_facts("random draft", content, {})
-    config = DraftConfig.from_facts(facts)
+    config = WholeDraft.of(facts)
     parameters = Parameters(draft_dtype(target.dtype, target.device), target.device)
     draft = Draft(config, parameters)
     fill_dummy(parameters)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from paceline_compat.memory import kv_bytes_per_token, slot_bytes
 from paceline_runtime.models.base import TargetModel
 from paceline_runtime.speculative.base import Proposer
 from paceline_runtime.speculative.dflash.proposer import DFlashProposer
@@ -40,13 +41,12 @@ def step_traffic(
     """Traffic of a step of `num_requests` contexts; `text` is the text part of the target's config."""
     rows = num_requests * (1 + (proposer.num_drafts if proposer else 0))
     distinct = distinct_experts(text.get("num_experts") or 0, text.get("num_experts_per_tok") or 0, rows)
-    shape = target.shape
-    kv_bytes = 2 * len(shape.attention_layers) * shape.num_kv_heads * shape.head_dim * target.dtype.itemsize
+    kv_bytes = kv_bytes_per_token(target.facts, target.dtype.itemsize)
     return StepTraffic(
         weight_bytes=target.memory_bytes() - _unread_embedding_bytes(text, target) - _unread_expert_bytes(text, target, rows),
         draft_bytes=_draft_bytes(text, proposer, target, num_requests, context_tokens) if proposer else 0,
         kv_bytes=num_requests * context_tokens * kv_bytes,
-        state_bytes=2 * num_requests * shape.state_bytes_per_slot,
+        state_bytes=2 * num_requests * slot_bytes(target.facts, target.dtype.itemsize),
         num_experts=distinct,
     )
 
@@ -58,7 +58,7 @@ def distinct_experts(num_experts: int, num_per_token: int, num_rows: int) -> flo
 
 def head_bytes(target: TargetModel) -> int:
     """The head, and an embedding of its own, each."""
-    return target.shape.vocab_size * target.shape.hidden_size * target.dtype.itemsize
+    return target.facts.vocab_size * target.facts.hidden_size * target.dtype.itemsize
 
 
 def _unread_embedding_bytes(text: dict[str, Any], target: TargetModel) -> int:

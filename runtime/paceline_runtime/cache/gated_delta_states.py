@@ -6,8 +6,6 @@ and journals are float32, or float64 where the engine is: what 16 bits lose in a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 
 from paceline_compat.facts import GdnFacts
@@ -18,53 +16,12 @@ from paceline_kernels.replay import Replay
 from paceline_runtime.batch import StateBatch
 
 
-@dataclass(frozen=True)
-class DeltaShape:
-    """Sizes of one Gated DeltaNet layer. Its convolution runs over q, k and v together."""
-
-    num_key_heads: int
-    num_value_heads: int
-    key_dim: int
-    value_dim: int
-    conv_size: int
-
-    @property
-    def key_width(self) -> int:
-        """Values of all key heads."""
-        return self.num_key_heads * self.key_dim
-
-    @property
-    def value_width(self) -> int:
-        """Values of all value heads."""
-        return self.num_value_heads * self.value_dim
-
-    @property
-    def conv_channels(self) -> int:
-        """Channels of the convolution: q, k and v."""
-        return 2 * self.key_width + self.value_width
-
-    @property
-    def facts(self) -> GdnFacts:
-        """The same sizes as the memory arithmetic takes them."""
-        return GdnFacts(self.num_key_heads, self.num_value_heads, self.key_dim, self.value_dim, self.conv_size)
-
-    def slot_bytes(self, dtype: torch.dtype) -> int:
-        """One layer's state in an engine of `dtype`."""
-        recurrent = self.num_value_heads * self.key_dim * self.value_dim * state_dtype(dtype).itemsize
-        return recurrent + (self.conv_size - 1) * self.conv_channels * dtype.itemsize
-
-    def journal_row_bytes(self, dtype: torch.dtype) -> int:
-        """What one layer keeps of one verified row."""
-        values = self.key_width + self.value_width + self.num_value_heads
-        return values * state_dtype(dtype).itemsize + self.conv_channels * dtype.itemsize
-
-
 class GatedDeltaStates:
     """A `StatePool`. Memory is zeroed once, so that dummies hold finite numbers."""
 
     def __init__(
         self,
-        shape: DeltaShape,
+        shape: GdnFacts,
         *,
         num_layers: int,
         num_slots: int,
@@ -78,12 +35,12 @@ class GatedDeltaStates:
 
         wide, heads, rows = state_dtype(dtype), shape.num_value_heads, (num_rows, journal_rows)
         self.num_slots, self.journal_rows = num_slots, journal_rows
-        self._recurrent = zeros(num_slots, heads, shape.key_dim, shape.value_dim, kind=wide)
-        self._conv = zeros(num_slots, shape.conv_size - 1, shape.conv_channels, kind=dtype)
-        self._keys = zeros(*rows, shape.num_key_heads, shape.key_dim, kind=wide)
-        self._values = zeros(*rows, heads, shape.value_dim, kind=wide)
+        self._recurrent = zeros(num_slots, heads, shape.key_head_dim, shape.value_head_dim, kind=wide)
+        self._conv = zeros(num_slots, shape.conv_kernel_size - 1, shape.conv_dim, kind=dtype)
+        self._keys = zeros(*rows, shape.num_key_heads, shape.key_head_dim, kind=wide)
+        self._values = zeros(*rows, heads, shape.value_head_dim, kind=wide)
         self._decays = zeros(*rows, heads, kind=wide)
-        self._conv_journal = zeros(*rows, shape.conv_channels, kind=dtype)
+        self._conv_journal = zeros(*rows, shape.conv_dim, kind=dtype)
         self.layers = [self._layer(index) for index in range(num_layers)]
 
     def clear(self, slot: int) -> None:

@@ -32,7 +32,7 @@ from paceline_runtime.engine.memory import (
     plan_memory,
     refuse_more_than_there_is,
 )
-from paceline_runtime.engine.preflight import refuse_early
+from paceline_runtime.engine.preflight import read_pair
 from paceline_runtime.engine.warmup import rehearse, warm_up
 from paceline_runtime.loaders import load_target
 from paceline_runtime.messages import Rebuild
@@ -63,18 +63,18 @@ def build_engine(config: EngineConfig, on_progress: Progress | None = None, deco
     dtype = pick_dtype(config.dtype, device)
     if config.memory_bytes is not None:
         refuse_more_than_there_is(config.memory_bytes, available_bytes(config, device=device))
-    if not config.dummy_weights:
-        refuse_early(config, dtype, budget_bytes(config, device=device))
+    facts, draft = read_pair(config, dtype, budget_bytes(config, device=device))
     report("loading the target", 0.0)
     target = load_target(
         config.model_path,
         dtype=dtype,
         device=device,
+        facts=facts,
         on_progress=lambda done, total: report("loading the target", 0.8 * done / max(total, 1)),
         dummy=config.dummy_weights,
     )
     report("loading the draft", 0.8)
-    proposer = load_proposer(config, target, config.max_model_len or target.shape.max_positions)
+    proposer = load_proposer(config, target, config.max_model_len or facts.max_positions, draft)
     engine = assemble(config, target, proposer, decode)
     report("warming up", 0.9)
     warm_up(engine)
@@ -106,7 +106,7 @@ def assemble(
     executor = Executor(target, proposer, accept=accept, buckets=buckets or EXACT, decoder=decoder)
     executor.bind(*allocate(config, target, proposer, plan))
     num_drafts = executor.num_drafts
-    info = EngineInfo(target.shape.family, target.shape.vocab_size, plan.max_model_len, plan.table())
+    info = EngineInfo(str(target.facts.family), target.facts.vocab_size, plan.max_model_len, plan.table())
     return Engine(
         Scheduler(_scheduler_config(config, target, plan, num_drafts), decode),
         executor,
@@ -137,9 +137,9 @@ def _allocate(
     num_seats = config.max_running_req + 1
     pages = PageStore(
         num_pages=plan.num_pages,
-        num_layers=len(target.shape.attention_layers),
-        num_kv_heads=target.shape.num_kv_heads,
-        head_dim=target.shape.head_dim,
+        num_layers=target.facts.num_full_attention_layers,
+        num_kv_heads=target.facts.num_kv_heads,
+        head_dim=target.facts.head_dim,
         dtype=target.dtype,
         device=target.device,
         planes=proposer.planes if proposer else (),
@@ -218,7 +218,7 @@ def _scheduler_config(config: EngineConfig, target: TargetModel, plan: MemoryPla
         max_steps_in_flight=1 + _lag(config, target),
         num_state_slots=plan.num_state_slots,
         use_prefix_cache=config.cache_type == "prefix",
-        eos_ids=frozenset(target.shape.eos_ids),
+        eos_ids=frozenset(target.facts.eos_token_ids),
     )
 
 

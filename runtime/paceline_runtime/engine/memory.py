@@ -11,7 +11,18 @@ from dataclasses import dataclass
 
 import torch
 
-from paceline_compat.memory import PAGE_TOKENS, gathered_bytes, logits_bytes, pages_for, pool_slots, seat_bytes
+from paceline_compat.memory import (
+    PAGE_TOKENS,
+    gathered_bytes,
+    journal_row_bytes,
+    kv_bytes_per_token,
+    logits_bytes,
+    num_state_slots,
+    pages_for,
+    seat_bytes,
+    slot_bytes,
+    widest_layer_values,
+)
 from paceline_compat.planner import no_state_slots
 from paceline_runtime.config import EngineConfig
 from paceline_runtime.engine.host_memory import host_free_bytes
@@ -61,10 +72,10 @@ def plan_memory(
     again of cached prefixes can use. Without `max_model_len` the context is the model's, or what fits. SizeError when not
     even one full context fits, with what is short and what to change. `freed` are caches that will be gone by then.
     """
-    if config.num_state_slots is not None and not target.shape.state_bytes_per_slot:
-        raise SizeError("num_state_slots", no_state_slots(target.shape.family))
+    if config.num_state_slots is not None and not target.facts.num_linear_layers:
+        raise SizeError("num_state_slots", no_state_slots(target.facts.family))
     page_bytes = bytes_per_page(target, proposer)
-    longest = config.max_model_len or target.shape.max_positions
+    longest = config.max_model_len or target.facts.max_positions
     fixed = _fixed_parts(config, target, proposer, longest)
     budget = budget_bytes(config, target, proposer, freed=freed)
     left = budget - sum(size for _, size in fixed)
@@ -99,12 +110,12 @@ def _fixed_parts(
     config: EngineConfig, target: TargetModel, proposer: Proposer | None, max_model_len: int
 ) -> tuple[tuple[str, int], ...]:
     num_drafts = proposer.num_drafts if proposer else 0
-    slots = _num_state_slots(config, target)
+    slots, facts, dtype_bytes = _num_state_slots(config, target), target.facts, target.dtype.itemsize
     return (
         ("target weights", target.memory_bytes()),
         ("draft weights and rings", proposer.memory_bytes(config.max_running_req + 1) if proposer else 0),
-        ("recurrent states", slots * target.shape.state_bytes_per_slot),
-        ("journals", (config.max_running_req + 1) * (1 + num_drafts) * target.shape.journal_row_bytes),
+        ("recurrent states", slots * slot_bytes(facts, dtype_bytes)),
+        ("journals", (config.max_running_req + 1) * (1 + num_drafts) * journal_row_bytes(facts, dtype_bytes)),
         ("seats", seat_bytes(config.max_running_req, max_model_len, num_drafts)),
         ("step temporaries", _temporary_bytes(config, target, proposer, max_model_len)),
         *((("CUDA graphs", graph_bytes(config, target, proposer)),) if captures(config, target.device) else ()),
@@ -112,24 +123,22 @@ def _fixed_parts(
 
 
 def _num_state_slots(config: EngineConfig, target: TargetModel) -> int:
-    return pool_slots(config.max_running_req, config.num_state_slots) if target.shape.state_bytes_per_slot else 0
+    return num_state_slots(target.facts, config.max_running_req, config.num_state_slots)
 
 
 def bytes_per_page(target: TargetModel, proposer: Proposer | None) -> int:
     """K/V of all attention layers and the proposer's planes, for one page."""
-    shape = target.shape
-    kv_bytes = 2 * len(shape.attention_layers) * shape.num_kv_heads * shape.head_dim * target.dtype.itemsize
-    planes = proposer.planes if proposer else ()
+    kv_bytes, planes = kv_bytes_per_token(target.facts, target.dtype.itemsize), proposer.planes if proposer else ()
     return kv_bytes * PAGE_TOKENS + sum(math.prod(plane.page_shape(PAGE_TOKENS)) * plane.dtype.itemsize for plane in planes)
 
 
 def _temporary_bytes(config: EngineConfig, target: TargetModel, proposer: Proposer | None, max_model_len: int) -> int:
     """Logits of a full verify and what drawing from them takes, activations of a full chunk, one layer's K/V in one piece."""
-    shape, kept = target.shape, proposer.kept_row_bytes if proposer else 0
+    facts, dtype_bytes, kept = target.facts, target.dtype.itemsize, proposer.kept_row_bytes if proposer else 0
     rows = config.max_running_req * (1 + (proposer.num_drafts if proposer else 0))
-    activation_bytes = config.max_prefill_tokens * (shape.layer_values * target.dtype.itemsize + kept)
-    gathered = gathered_bytes(max_model_len, shape.num_kv_heads, shape.head_dim, target.dtype.itemsize)
-    return logits_bytes(rows, shape.vocab_size, target.dtype.itemsize) + activation_bytes + gathered
+    activation_bytes = config.max_prefill_tokens * (widest_layer_values(facts) * dtype_bytes + kept)
+    gathered = gathered_bytes(max_model_len, facts.num_kv_heads, facts.head_dim, dtype_bytes)
+    return logits_bytes(rows, facts.vocab_size, dtype_bytes) + activation_bytes + gathered
 
 
 def captures(config: EngineConfig, device: torch.device) -> bool:
@@ -141,8 +150,9 @@ def graph_bytes(config: EngineConfig, target: TargetModel, proposer: Proposer | 
     """The pool that all graphs share: what the largest decode step takes while it runs, beside what a prefill takes, and the
     graphs themselves."""
     rows = config.max_running_req * (1 + (proposer.num_drafts if proposer else 0))
-    logits = logits_bytes(rows, target.shape.vocab_size, target.dtype.itemsize)
-    return logits + rows * target.shape.layer_values * target.dtype.itemsize + _GRAPHS_BYTES
+    facts, dtype_bytes = target.facts, target.dtype.itemsize
+    logits = logits_bytes(rows, facts.vocab_size, dtype_bytes)
+    return logits + rows * widest_layer_values(facts) * dtype_bytes + _GRAPHS_BYTES
 
 
 def budget_bytes(

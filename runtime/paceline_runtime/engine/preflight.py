@@ -1,20 +1,27 @@
-"""What can be refused before tens of gigabytes are read: the rules of compatibility and the memory plan, from headers.
+"""Reads what target and draft are, and refuses what can be before tens of gigabytes are read: by the rules and the memory plan.
 
-Called by `build` first of all. The rules are the table that `paceline check` and admission use; the arithmetic is `paceline
-plan`'s.
+Called by `build` first of all; models are built from the facts that it returns, so headers and configs are read once. The rules
+are the table that `paceline check` and admission use; the arithmetic is `paceline plan`'s.
 """
 
 from __future__ import annotations
 
 import torch
 
-from paceline_compat import Options, PlanOptions, inspect_pair, plan
+from paceline_compat import DraftFacts, Options, PlanOptions, TargetFacts, inspect_pair, plan, read_draft
 from paceline_compat.planner import no_state_slots
 from paceline_runtime.config import EngineConfig
+from paceline_runtime.loaders import read_checked
 
 
-def refuse_early(config: EngineConfig, dtype: torch.dtype, budget_bytes: int) -> None:
-    """Raise ValueError with everything that is wrong with the pair, or with what is short in `budget_bytes`."""
+def read_pair(config: EngineConfig, dtype: torch.dtype, budget_bytes: int) -> tuple[TargetFacts, DraftFacts | None]:
+    """Facts of the target and of the draft, if there is one; of a dummy's tensors and memory nothing is known.
+
+    Raises ValueError with everything that is wrong with the pair, or with what is short in `budget_bytes`.
+    """
+    if config.dummy_weights:
+        draft, options = config.speculative_draft_model_path, Options("off", max_model_len=config.max_model_len)
+        return read_checked(config.model_path, options, with_tensors=False), read_draft(draft) if draft else None
     options = Options(
         algorithm=config.speculative_algorithm,
         num_steps=config.speculative_num_steps,
@@ -44,6 +51,7 @@ def refuse_early(config: EngineConfig, dtype: torch.dtype, budget_bytes: int) ->
     )
     if not needed.fits:
         raise ValueError(f"the model does not fit:\n{needed.to_text()}")
+    return found.target, found.draft
 
 
 LEAST_CONTEXT = 4096

@@ -30,12 +30,7 @@ def all_dense(device: torch.device) -> StorageOf:
 
 
 class Parameters:
-    """Allocates on `device`, for an engine that computes in `dtype`; `places` maps stored names to memory.
-
-    `copies` maps names that a checkpoint may store a second time to what they must equal; `ignored` holds name
-    prefixes and `ignored_suffixes` endings of stored tensors that the family has no use for; every
-    other surplus tensor is an error.
-    """
+    """Allocates on `device`, for an engine that computes in `dtype`; `places` maps stored names to memory."""
 
     def __init__(
         self, dtype: torch.dtype, device: torch.device, *, shard: Shard | None = None, storage_of: StorageOf | None = None
@@ -43,9 +38,6 @@ class Parameters:
         self.dtype, self.device, self.shard = dtype, device, shard or Shard()
         self.storage_of = storage_of or all_dense(device)
         self.places: dict[str, Place] = {}
-        self.copies: dict[str, Place] = {}
-        self.ignored: list[str] = []
-        self.ignored_suffixes: list[str] = []
         self._otherwise: list[tuple[Mapping[str, Place], Callable[[], dict[str, Place]]]] = []
         self._allocated_bytes = 0
 
@@ -112,10 +104,6 @@ class Parameters:
         self._otherwise.append((whole, lambda: _places_of_singles(stack, singles)))
         return stack
 
-    def copy(self, name: str, weight: Weight) -> None:
-        """Let a checkpoint store `weight` a second time as the module `name`; it must be equal."""
-        self.copies |= weight.places(name)
-
     def settle(self, stored: Collection[str]) -> None:
         """Choose, by the names that a checkpoint has, among the ways in which it may store the same weights."""
         for usual, others in self._otherwise:
@@ -127,9 +115,9 @@ class Parameters:
                     self.places.pop(name, None)
                 self.places |= places
 
-    def is_ignored(self, name: str) -> bool:
-        """Whether a stored tensor without a place is to be passed over."""
-        return name in self.copies or name.startswith(tuple(self.ignored)) or name.endswith(tuple(self.ignored_suffixes))
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """What the model asks of a checkpoint: stored names and shapes."""
+        return {name: place.shape for name, place in self.places.items()}
 
     def memory_bytes(self) -> int:
         """Bytes allocated so far."""

@@ -1,26 +1,41 @@
-"""From a path to a loaded model: `load_target`. Formats and families are imported when a path asks for them."""
+"""From a path, or the facts that were read there, to a loaded model: `load_target`."""
 
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from paceline_compat import sole_gguf
-from paceline_compat.errors import MetadataError
+from paceline_compat import Options, check, read_target
+from paceline_compat.errors import MetadataError, MissingFileError
+from paceline_compat.facts import TargetFacts
+from paceline_compat.target_tensors import expected_shapes, is_unread
+from paceline_compat.tensors import TensorInfo
 from paceline_runtime.layers.parameters import Parameters
-from paceline_runtime.loaders.checkpoint import Checkpoint
 from paceline_runtime.loaders.fill import Progress, check_tensors, fill, fill_dummy
+from paceline_runtime.loaders.read import read_target_tensor
 from paceline_runtime.models.base import TargetModel
-from paceline_runtime.models.config import ConfigError
-from paceline_runtime.models.registry import family_builder
+from paceline_runtime.models.registry import build_model
+from paceline_runtime.text.end_tokens import end_ids
 
-__all__ = ["load_target", "open_checkpoint"]
+__all__ = ["load_target", "read_checked"]
 
+ALONE = Options("off")
 _LOG = logging.getLogger(__name__)
-_PREFIXES = ("model.language_model", "model")
+
+
+def read_checked(path: str | Path, options: Options = ALONE, *, with_tensors: bool = True) -> TargetFacts:
+    """The facts of a target that no rule refuses under `options`. Raises MetadataError with all that is wrong.
+
+    Missing and misshapen tensors are left for `load_target`, which lists them all.
+    """
+    facts = read_target(str(path), with_tensors=with_tensors)
+    problems = [problem for problem in check(facts, None, options).errors if problem.rule != "target.tensors"]
+    if problems:
+        raise MetadataError(facts.name, "; ".join(map(str, problems)))
+    return facts
 
 
 def load_target(
@@ -28,66 +43,46 @@ def load_target(
     *,
     dtype: torch.dtype,
     device: torch.device | str = "cpu",
+    facts: TargetFacts | None = None,
     on_progress: Progress | None = None,
     dummy: bool = False,
 ) -> TargetModel:
     """Load the target in a Hugging Face folder or a .gguf file, weights in `dtype` on `device`.
 
-    `dummy` makes random weights from the config alone. Raises MetadataError (a ValueError) naming the file, every field
-    or tensor that is wrong, and what would do.
+    `facts` are its own, where they have been read and judged before. `dummy` makes random weights from the config alone.
+    Raises MetadataError (a ValueError) naming the file, every field or tensor that is wrong, and what would do.
     """
-    checkpoint = open_checkpoint(Path(path), config_only=dummy)
-    if checkpoint.config.get("text_config"):
-        _LOG.info("%s: the vision tower is not loaded, only text is served", checkpoint.name)
+    path, device = Path(path), torch.device(device)
+    if not path.exists():
+        raise MissingFileError(str(path), "no such file or folder", "name a checkpoint folder or a .gguf file")
+    facts = read_checked(path, with_tensors=not dummy) if facts is None else facts
+    facts = replace(facts, eos_token_ids=end_ids(path, facts.eos_token_ids))
+    if facts.is_multimodal:
+        _LOG.info("%s: the vision tower is not loaded, only text is served", facts.name)
+    if not dummy:  # a config may claim any size: it is held against the tensors that are there before memory is taken for it
+        check_tensors(facts.name, _read_tensors(facts), expected_shapes(facts))
+    parameters = Parameters(dtype, device)
+    model = build_model(facts, parameters)
+    parameters.settle(facts.tensors)
+    assert parameters.shapes() == expected_shapes(facts), "a model asks for the tensors that its facts let expect"
     if dummy:
-        model, parameters = _build(checkpoint, dtype, torch.device(device))
         fill_dummy(parameters)
-        return model
-    # A config may claim any size: it is held against the tensors that are there before memory is taken for it.
-    _, claimed = _build(checkpoint, dtype, torch.device("meta"))
-    check_tensors(checkpoint, claimed)
-    model, parameters = _build(checkpoint, dtype, torch.device(device))
-    fill(checkpoint, parameters, on_progress)
+    else:
+        _fill(facts, parameters, on_progress)
     return model
 
 
-def _build(checkpoint: Checkpoint, dtype: torch.dtype, device: torch.device) -> tuple[TargetModel, Parameters]:
-    """The model over memory that is not filled yet, which on the device `meta` takes none."""
-    parameters = Parameters(dtype, device)
-    try:
-        model = family_builder(checkpoint.architecture)(_as_stored(checkpoint), parameters)
-    except ConfigError as error:
-        raise MetadataError(checkpoint.name, str(error)) from error
-    parameters.settle({tensor.name for tensor in checkpoint.tensors})
-    return model, parameters
+def _read_tensors(facts: TargetFacts) -> dict[str, TensorInfo]:
+    return {name: info for name, info in facts.tensors.items() if not is_unread(facts, name)}
 
 
-def open_checkpoint(path: Path, *, config_only: bool = False) -> Checkpoint:
-    """Open a folder or file by its kind, reading config and headers."""
-    path = sole_gguf(path)
-    if path.suffix == ".gguf":
-        from paceline_runtime.loaders.gguf_file import open_gguf
+def _fill(facts: TargetFacts, parameters: Parameters, on_progress: Progress | None) -> None:
+    def read(name: str) -> torch.Tensor:
+        return read_target_tensor(facts, name, parameters.device)
 
-        return open_gguf(path, config_only=config_only)
-    from paceline_runtime.loaders.safetensors_folder import open_folder
-
-    return open_folder(path, config_only=config_only)
-
-
-def _as_stored(checkpoint: Checkpoint) -> dict[str, Any]:
-    """The config with two facts that only tensors tell: `tensor_prefix`, under which the text part is stored, and
-    `vocab_rows`, where the embedding has more rows than the config's vocabulary has ids.
-
-    transformers stores the text part of a multimodal model alone with the names that it had inside: a config without
-    `text_config` is no sign of plain names.
-    """
-    shapes = {tensor.name: tensor.shape for tensor in checkpoint.tensors}
-    prefix = next((prefix for prefix in _PREFIXES if f"{prefix}.embed_tokens.weight" in shapes), None)
-    if prefix is None:
-        return dict(checkpoint.config)
-    stored: dict[str, Any] = {"tensor_prefix": prefix}
-    vocab_size = {**checkpoint.config, **(checkpoint.config.get("text_config") or {})}.get("vocab_size")
-    shape = shapes[f"{prefix}.embed_tokens.weight"]
-    if isinstance(vocab_size, int) and shape and shape[0] > vocab_size:
-        stored["vocab_rows"] = shape[0]
-    return {**checkpoint.config, **stored}
+    fill(facts.name, _read_tensors(facts), parameters, read, on_progress)
+    embedding = parameters.places[f"{facts.prefix}.embed_tokens.weight"]
+    for name in facts.tensors:
+        if facts.is_tied_head(name) and not embedding.holds(read(name)):  # transformers unties one that differs
+            what = f"{name} differs from the embedding, and the config ties them (tie_word_embeddings)"
+            raise MetadataError(facts.name, what, "set tie_word_embeddings to false, or remove the tensor")

@@ -10,32 +10,10 @@ from typing import Protocol
 
 import torch
 
+from paceline_compat.facts import TargetFacts
 from paceline_runtime.batch import ForwardBatch
 from paceline_runtime.cache.pages import PageStore
 from paceline_runtime.cache.state import StatePool
-
-
-@dataclass(frozen=True)
-class ModelShape:
-    """The sizes that caches, planner and proposers need.
-
-    `attention_layers` holds the layer indices that keep K/V, in order; their position in it is the index into the pages.
-    `layer_values` is how many values one row takes while the widest layer computes.
-    `state_bytes_per_slot` and `journal_row_bytes`, of one verified row, are 0 for targets without recurrent state.
-    """
-
-    family: str
-    num_layers: int
-    attention_layers: tuple[int, ...]
-    hidden_size: int
-    num_kv_heads: int
-    head_dim: int
-    vocab_size: int
-    max_positions: int
-    eos_ids: tuple[int, ...]
-    layer_values: int
-    state_bytes_per_slot: int = 0
-    journal_row_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -59,9 +37,9 @@ class FeatureSink(Protocol):
 
 
 class TargetModel(Protocol):
-    """A loaded target."""
+    """A loaded target, built from `facts` that no rule refuses."""
 
-    shape: ModelShape
+    facts: TargetFacts
     dtype: torch.dtype
     device: torch.device
 

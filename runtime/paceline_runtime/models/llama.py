@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
+from paceline_compat.facts import TargetFacts
 from paceline_runtime.layers.parameters import Parameters
-from paceline_runtime.models.config import ConfigReader
-from paceline_runtime.models.decoder import DenseDecoder, read_decoder_config
+from paceline_runtime.models.decoder import Decoder
+from paceline_runtime.models.dense import dense_recipe
 
 
-def build(config: Mapping[str, Any], parameters: Parameters) -> DenseDecoder:
-    """The model over memory that the loader fills. Raises ConfigError with every field that is wrong or not supported."""
-    reader = ConfigReader("llama", config)
-    reader.refuse_unless_neutral()
-    decoder = read_decoder_config(reader)
-    reader.finish()
-    return DenseDecoder(decoder, parameters)
+def build(facts: TargetFacts, parameters: Parameters) -> Decoder:
+    """The model over memory that the loader fills."""
+    return Decoder(facts, dense_recipe(facts), parameters)

@@ -2,32 +2,37 @@
 
 from __future__ import annotations
 
+from paceline_compat.facts import DraftFacts
+from paceline_compat.pair import default_num_steps
 from paceline_runtime.config import EngineConfig
 from paceline_runtime.models.base import TargetModel
 from paceline_runtime.speculative.base import Proposer
 
-DEFAULT_NUM_STEPS = 3
 
+def load_proposer(
+    config: EngineConfig, target: TargetModel, max_model_len: int, draft: DraftFacts | None = None
+) -> Proposer | None:
+    """The configured proposer, loaded for `target`; None for `off`. `draft` is what was read of a dflash draft's checkpoint.
 
-def load_proposer(config: EngineConfig, target: TargetModel, max_model_len: int) -> Proposer | None:
-    """The configured proposer, loaded for `target`; None for `off`. Raises what the algorithm's own loader raises."""
-    steps = config.speculative_num_steps
+    Raises what the algorithm's own loader raises.
+    """
+    given = config.speculative_num_steps
+    num_drafts = default_num_steps(config.speculative_algorithm, draft) if given is None else given
     match config.speculative_algorithm:
         case "off":
             return None
         case "ngram":
             from paceline_runtime.speculative.ngram import NgramProposer
 
-            return NgramProposer(steps or DEFAULT_NUM_STEPS)
+            return NgramProposer(num_drafts)
         case "dflash":
             from paceline_runtime.speculative.dflash.load import load_proposer as load_dflash
 
-            assert config.speculative_draft_model_path is not None, "EngineConfig.problems asks for it"
-            path = config.speculative_draft_model_path
-            return load_dflash(path, target, steps, target.dtype, target.device, max_model_len)
+            assert draft is not None, "EngineConfig.problems asks for it"
+            return load_dflash(draft, target, num_drafts, target.dtype, target.device, max_model_len)
         case "mtp":
             from paceline_runtime.speculative.mtp.load import load_mtp
 
-            return load_mtp(config.model_path, target, steps, dummy=config.dummy_weights)
+            return load_mtp(target, num_drafts, dummy=config.dummy_weights)
         case other:
             raise ValueError(f"--speculative-algorithm {other} is not available for this model")

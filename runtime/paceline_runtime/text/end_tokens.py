@@ -1,19 +1,18 @@
-"""Which tokens end a generation, by the configs and the tokenizer of a folder or the metadata and vocabulary of a GGUF.
+"""Which tokens end a generation: those that a checkpoint's facts name, and those that its tokenizer or vocabulary spells.
 
-Called by the tokenizer and by both loaders. Source of the rules for GGUF: `llama-vocab.cpp` of llama.cpp.
+Called by the loader and by the GGUF tokenizer. Source of the rules for GGUF: `llama-vocab.cpp` of llama.cpp.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from paceline_compat.gguf_header import GgufArray, GgufHeader
-from paceline_runtime.text.tokenizer_files import optional_json, read_backend, read_tokenizer_config, stored_text
-
-if TYPE_CHECKING:
-    import tokenizers
+from paceline_compat import sole_gguf
+from paceline_compat.gguf_checkpoint import named_ends
+from paceline_compat.gguf_header import GgufArray, GgufHeader, read_header
+from paceline_compat.source import LocalSource
+from paceline_runtime.text.tokenizer_files import read_backend, read_tokenizer_config, stored_text
 
 _ENDS = (
     *("<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<end_of_turn>"),
@@ -29,29 +28,28 @@ _FILL_IN_ENDS = {
 END_TEXTS = frozenset((*_ENDS, *(text for texts in _FILL_IN_ENDS.values() for text in texts)))
 
 
-def folder_end_ids(path: Path, config: Mapping[str, Any], backend: tokenizers.Tokenizer | None = None) -> list[Any]:
-    """`eos_token_id` of a folder's config and generation config, then the tokenizer's own end; not checked here.
+def end_ids(path: Path, named: Iterable[int]) -> tuple[int, ...]:
+    """All ids that end a generation of the checkpoint at `path`, whose configs or metadata name some."""
+    path = sole_gguf(path)
+    own = gguf_end_ids(read_header(LocalSource(path))) if path.suffix == ".gguf" else _folder_end_ids(path)
+    return tuple(sorted({*named, *own}))
 
-    Fine-tunes for chat often change the tokenizer's alone. `backend` is its vocabulary, where that is already read.
+
+def _folder_end_ids(path: Path) -> set[int]:
+    """The id of the tokenizer's `eos_token`: fine-tunes for chat often change it alone.
+
+    The config mostly tells the id, which saves reading the vocabulary.
     """
-    generation = optional_json(path / "generation_config.json")
-    values = [*(source.get("eos_token_id") for source in (config, generation)), _own_end(path, backend)]
-    lists = [value if isinstance(value, list) else [value] for value in values if value is not None]
-    ids = [token for listed in lists for token in listed]
-    return [token for at, token in enumerate(ids) if token not in ids[:at]]  # what is no id may not be hashable
-
-
-def _own_end(path: Path, backend: tokenizers.Tokenizer | None) -> int | None:
-    """Id of the tokenizer's `eos_token`. The config mostly tells it, which saves reading the vocabulary."""
     config = read_tokenizer_config(path)
     text, decoder, file = stored_text(config.get("eos_token")), config.get("added_tokens_decoder"), path / "tokenizer.json"
     if text is None:
-        return None
+        return set()
     told = decoder.items() if isinstance(decoder, Mapping) else ()
-    found = [int(token) for token, value in told if token.isdecimal() and stored_text(value) == text]
-    if backend is None and not found and file.is_file():
-        backend = read_backend(file)
-    return backend.token_to_id(text) if backend is not None else next(iter(found), None)
+    found = {int(token) for token, value in told if token.isdecimal() and stored_text(value) == text}
+    if not found and file.is_file():
+        token_id = read_backend(file).token_to_id(text)
+        return set() if token_id is None else {token_id}
+    return found
 
 
 def gguf_end_ids(header: GgufHeader) -> set[int]:
@@ -67,9 +65,8 @@ def gguf_end_ids(header: GgufHeader) -> set[int]:
         ends.discard("<|end|>")
     if "<|tool_response>" in ends:
         ends.discard("</s>")
-    named = {header.get(f"tokenizer.ggml.{name}_token_id", int) for name in ("eos", "eot", "eom")}
     fill_in = {_fill_in(header, spelled, name) for name in _FILL_IN_ENDS}
-    return {token for token in named | fill_in if token is not None} | {spelled[text] for text in ends}
+    return named_ends(header) | {token for token in fill_in if token is not None} | {spelled[text] for text in ends}
 
 
 def _fill_in(header: GgufHeader, spelled: dict[str, int], name: str) -> int | None:

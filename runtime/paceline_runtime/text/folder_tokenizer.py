@@ -9,9 +9,8 @@ from typing import Any
 import tokenizers
 
 from paceline_compat.errors import MetadataError
-from paceline_runtime.text.end_tokens import folder_end_ids
 from paceline_runtime.text.tokenizer import Tokenizer
-from paceline_runtime.text.tokenizer_files import optional_json, read_backend, read_tokenizer_config, stored_text
+from paceline_runtime.text.tokenizer_files import read_backend, read_tokenizer_config, stored_text
 
 _LISTS = ("additional_special_tokens", "extra_special_tokens")
 _NAMED = ("extra_special_tokens", "model_specific_special_tokens")
@@ -23,11 +22,10 @@ def load_folder_tokenizer(path: Path) -> Tokenizer:
     if not path.is_dir():
         raise MetadataError(str(path), "no such folder", "name a Hugging Face checkpoint folder or a .gguf file")
     backend = read_backend(path / "tokenizer.json")
-    config, model_config = read_tokenizer_config(path), optional_json(path / "config.json")
+    config = read_tokenizer_config(path)
     special = {n: text for n, value in _named(config).items() if (text := stored_text(value)) is not None}
     _mark_added(backend, config)
-    ends = [token for token in folder_end_ids(path, model_config, backend) if type(token) is int]
-    return Tokenizer(backend, eos_ids=ends, special_tokens=special, chat_template=_chat_template(path, config))
+    return Tokenizer(backend, special_tokens=special, chat_template=_chat_template(path, config))
 
 
 def _mark_added(backend: tokenizers.Tokenizer, config: Mapping[str, Any]) -> None:

@@ -67,7 +67,6 @@ def load_gguf_tokenizer(path: Path) -> Tokenizer:
     }
     return Tokenizer(
         _backend(header, split, tokens, special),
-        eos_ids=sorted(gguf_end_ids(header)),
         special_tokens=special,
         chat_template=header.get("tokenizer.chat_template", str),
     )

@@ -17,20 +17,18 @@ from paceline_runtime.text.chat_template import ChatTemplate, ChatTemplateError
 class Tokenizer:
     """A model's tokenizer.
 
-    `vocab_size` counts ids, added tokens included; `eos_ids` end a generation; `bos_id` is None for models without one.
+    `vocab_size` counts ids, added tokens included; `bos_id` is None for models without one.
     """
 
     def __init__(
         self,
         backend: tokenizers.Tokenizer,
         *,
-        eos_ids: Sequence[int],
         special_tokens: Mapping[str, str],
         chat_template: str | None,
     ) -> None:
         self._backend = backend
         self.vocab_size = backend.get_vocab_size(with_added_tokens=True)
-        self.eos_ids = tuple(eos_ids)
         self.bos_id = backend.token_to_id(special_tokens["bos_token"]) if "bos_token" in special_tokens else None
         self._chat_template = ChatTemplate(chat_template, special_tokens) if chat_template else None
 

@@ -48,7 +48,7 @@ def engine(request, pair, tmp_path):
             pytest.skip("qwen3 models have no MTP head")
         path = save_with_mtp(family, tmp_path).path
         target = load_target(path, dtype=torch.float64)
-        proposer = load_mtp(path, target, 3)
+        proposer = load_mtp(target, 3)
     elif request.param == "ngram":
         proposer = NgramProposer(3)
     elif request.param == "dflash":

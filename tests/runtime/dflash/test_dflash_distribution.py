@@ -11,6 +11,7 @@ from dflash_pairs import draft_content, oracle_draft, write_draft
 from law_engine import last_logits, make_engine, run
 from tiny_models import save_tiny
 
+from paceline_compat import read_draft
 from paceline_runtime.loaders import load_target
 from paceline_runtime.models.base import TargetModel
 from paceline_runtime.params import SamplingParams
@@ -48,7 +49,7 @@ def target(folder: Path) -> TargetModel:
 @pytest.fixture
 def proposer(folder: Path, target: TargetModel) -> DFlashProposer:
     """The draft at a depth that takes all three tokens into one or two steps."""
-    return load_proposer(folder / "draft", target, 3, torch.float64, torch.device("cpu"), 64)
+    return load_proposer(read_draft(str(folder / "draft")), target, 3, torch.float64, torch.device("cpu"), 64)
 
 
 @pytest.fixture(scope="module")

@@ -7,9 +7,9 @@ import torch
 from dflash_pairs import Harness, TableTarget, draft_content, draft_inputs, fill_places
 
 from paceline_compat.checkpoint import draft_facts
+from paceline_compat.facts import WholeDraft
 from paceline_kernels.backend import Backend
 from paceline_runtime.layers.parameters import Parameters
-from paceline_runtime.speculative.dflash.config import DraftConfig
 from paceline_runtime.speculative.dflash.draft import Draft
 from paceline_runtime.speculative.dflash.self_check import check_draft
 
@@ -39,7 +39,7 @@ def draft() -> Draft:
     facts = draft_facts("draft", draft_content(**SIZES), {})
     torch.manual_seed(0)
     parameters = Parameters(torch.bfloat16, torch.device("cuda"))
-    draft = Draft(DraftConfig.from_facts(facts), parameters)
+    draft = Draft(WholeDraft.of(facts), parameters)
     for name, place in parameters.places.items():
         shape = place.shape
         tensor = torch.randn(shape, dtype=torch.bfloat16, device="cuda")

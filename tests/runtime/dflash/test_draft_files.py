@@ -13,15 +13,12 @@ import torch
 from dflash_pairs import TableTarget, draft_content, oracle_draft, write_draft
 from safetensors.torch import load_file, save_file
 
-from paceline_compat.checkpoint import draft_facts
-from paceline_compat.draft_tensors import expected_shapes
+from paceline_compat import read_draft
 from paceline_compat.errors import MetadataError
+from paceline_compat.pair import default_num_steps
 from paceline_kernels.backend import Backend
 from paceline_kernels.grouped_conv import grouped_conv
-from paceline_runtime.layers.parameters import Parameters
 from paceline_runtime.speculative.dflash import draft_layer
-from paceline_runtime.speculative.dflash.config import DraftConfig
-from paceline_runtime.speculative.dflash.draft import Draft
 from paceline_runtime.speculative.dflash.load import DraftMisfitError, draft_dtype, load_proposer
 from paceline_runtime.speculative.dflash.proposer import DFlashProposer
 from paceline_runtime.speculative.dflash.self_check import SelfCheckError
@@ -40,7 +37,9 @@ def folder(tmp_path: Path) -> Path:
 
 def load(folder: Path, num_steps: int | None = None, dtype: torch.dtype = torch.float32) -> DFlashProposer:
     """As the engine loads it."""
-    return load_proposer(folder, TableTarget(48, 96, dtype), num_steps, dtype, CPU, 512)
+    facts = read_draft(str(folder))
+    steps = default_num_steps("dflash", facts) if num_steps is None else num_steps
+    return load_proposer(facts, TableTarget(48, 96, dtype), steps, dtype, CPU, 512)
 
 
 def rewrite(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
@@ -120,15 +119,6 @@ def test_dflash_config_wins_over_the_top_level(folder: Path) -> None:
 
     assert proposer.num_drafts == 7
     assert proposer.draft.config.mask_token_id == 95
-
-
-@pytest.mark.parametrize("changes", [{}, {"num_hidden_layers": 3, "conv_kernel_size": 3, "target_layer_ids": [4]}])
-def test_the_rules_expect_the_tensors_that_the_draft_asks_for(changes: dict[str, object]) -> None:
-    """What the loader holds the files against is what there is memory for."""
-    facts, parameters = draft_facts("draft", draft_content(**changes), {}), Parameters(torch.float32, torch.device("meta"))
-    Draft(DraftConfig.from_facts(facts), parameters, Backend.REFERENCE)
-
-    assert expected_shapes(facts) == {name: place.shape for name, place in parameters.places.items()}
 
 
 def test_every_wrong_tensor_is_named(folder: Path) -> None:

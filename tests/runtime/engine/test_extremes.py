@@ -76,7 +76,7 @@ def test_more_alternatives_than_the_vocabulary_has_are_all_of_it(small_target):
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_bias_can_force_the_end(target, temperature):
     """The end-of-text token, forced, is the whole answer; with `ignore_eos` it is a token like others."""
-    (eos,) = target.shape.eos_ids
+    (eos,) = target.facts.eos_token_ids
     params = {"temperature": temperature, "logit_bias": {eos: 100.0}}
 
     assert [eos] == _answer(target, NgramProposer(3), PROMPT, ignore_eos=False, **params).token_ids

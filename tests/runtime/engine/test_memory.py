@@ -38,12 +38,12 @@ def test_the_stores_are_as_large_as_planned(target):
 def test_graphs_are_planned_where_steps_are_captured(target):
     """Their pool holds the largest step, drafts and all, beside what prefills take; a CPU and a plain engine have none."""
     config, drafts = _config(), NgramProposer(3)
-    on_gpu = SimpleNamespace(shape=target.shape, dtype=target.dtype, device=torch.device("cuda"))
+    on_gpu = SimpleNamespace(facts=target.facts, dtype=target.dtype, device=torch.device("cuda"))
 
     assert captures(config, on_gpu.device)
     assert not captures(_config(cuda_graphs=False), on_gpu.device)
     assert "CUDA graphs" not in dict(plan_memory(config, target, drafts).parts)
-    assert graph_bytes(config, on_gpu, drafts) - graph_bytes(config, on_gpu, None) >= 3 * 4 * 4 * target.shape.vocab_size
+    assert graph_bytes(config, on_gpu, drafts) - graph_bytes(config, on_gpu, None) >= 3 * 4 * 4 * target.facts.vocab_size
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3", "qwen3_5", "qwen3_5_moe"])

@@ -133,7 +133,7 @@ def test_drafts_that_nobody_verifies_are_inert(target, monkeypatch):
                 assert torch.equal(batch.cells >= PAGE_TOKENS, expected)
                 num_inert["unverified"] += int((~expected).sum())
                 num_inert["past the context"] += int((batch.lengths + batch.width > limit).sum())
-            assert len(routed) == (3 if target.shape.family == "qwen3_5_moe" else 0)
+            assert len(routed) == (3 if target.facts.family == "qwen3_5_moe" else 0)
             assert all(torch.equal(active, batch.active) for active in routed)
         return handle
 

@@ -5,6 +5,7 @@ import torch
 from hybrid_models import HYBRIDS, IDS, HybridRunner, save_hybrid
 from tiny_models import TapRecorder, reference
 
+from paceline_compat.memory import journal_row_bytes, slot_bytes
 from paceline_runtime.loaders import load_target
 
 pytestmark = pytest.mark.usefixtures("no_grad")
@@ -75,7 +76,7 @@ def test_verify_rows_equal_transformers_and_a_rejected_block_leaves_no_trace(hyb
 
 
 def test_taps_are_the_layer_outputs_with_the_residual_added(hybrid, oracle):
-    last, hooked = hybrid.shape.num_layers - 1, []
+    last, hooked = hybrid.facts.num_layers - 1, []
     sink = TapRecorder([0, 2, last])
     hook = oracle.model.layers[last].register_forward_hook(lambda _module, _args, output: hooked.append(output))
     states = oracle(torch.tensor([IDS]), output_hidden_states=True).hidden_states
@@ -90,10 +91,10 @@ def test_taps_are_the_layer_outputs_with_the_residual_added(hybrid, oracle):
 
 
 def test_shape_and_memory_are_those_of_the_checkpoint(hybrid, oracle):
-    assert (3,) == hybrid.shape.attention_layers
+    assert (3, 1) == (hybrid.facts.num_linear_layers, hybrid.facts.num_full_attention_layers)
     assert hybrid.memory_bytes() == sum(parameter.nbytes for parameter in oracle.parameters())
     states = hybrid.make_states(5, 3, 4)
-    planned = 5 * hybrid.shape.state_bytes_per_slot + 3 * 4 * hybrid.shape.journal_row_bytes
+    planned = 5 * slot_bytes(hybrid.facts, 8) + 3 * 4 * journal_row_bytes(hybrid.facts, 8)
     assert planned == states.memory_bytes()
     assert torch.equal(hybrid.embed(torch.tensor([3, 300])), oracle.get_input_embeddings()(torch.tensor([3, 300])))
 

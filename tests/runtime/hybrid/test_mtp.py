@@ -66,7 +66,7 @@ def record_drafts(proposer) -> list[tuple[list[int], list[int]]]:
 @pytest.mark.parametrize("steps", [1, 3, 7])
 def test_speculative_text_equals_plain_text_and_drafts_equal_the_oracles(pair, target, plain, steps, overlap):
     """With hits, chunks, preemptions, aborts and sampled rows beside it."""
-    proposer = load_mtp(pair.path, target, steps)
+    proposer = load_mtp(target, steps)
     drafts = record_drafts(proposer)
     options = dict(num_pages=8, max_prefill_tokens=100, decode_prefill_tokens=64)
     engine = make_engine(target, proposer, overlap=overlap, **options)
@@ -100,7 +100,7 @@ def test_speculative_text_equals_plain_text_and_drafts_equal_the_oracles(pair, t
 @LAGS
 def test_drafts_after_a_hit_are_those_of_the_whole_text(pair, target, overlap):
     """The head's K/V and the hidden row at the page's end come with the pages, generated ones too."""
-    proposer = load_mtp(pair.path, target, 3)
+    proposer = load_mtp(target, 3)
     engine = make_engine(target, proposer, overlap=overlap)
     first = run(engine, {"long": (PROMPTS["long"], GREEDY)})["long"]
     for prompt, hit in ((PROMPTS["long"], 128), (PROMPTS["long"] + first.token_ids, 256)):
@@ -122,7 +122,7 @@ def first_q(pair, text: list[int], candidates: torch.Tensor) -> torch.Tensor:
 
 def test_what_drafts_are_drawn_from_is_the_oracles(pair, target):
     """Sensitive to every key that the head sees, the masked slot 0 too: after chunks, accepted drafts and a hit."""
-    proposer, seen = load_mtp(pair.path, target, 3), []
+    proposer, seen = load_mtp(target, 3), []
     propose = proposer.propose
 
     def recording(inputs):
@@ -145,7 +145,7 @@ def test_what_drafts_are_drawn_from_is_the_oracles(pair, target):
 @LAGS
 def test_a_verify_of_changing_width_and_a_rebuilt_cache_change_no_text(pair, target, plain, overlap):
     """Drafts after a narrow verify, or none at all, are still the oracle's; so are those in a cache of other sizes."""
-    proposer = load_mtp(pair.path, target, 7)
+    proposer = load_mtp(target, 7)
     drafts = record_drafts(proposer)
     engine = make_engine(target, proposer, overlap=overlap)
     engine._depth = CyclingDepth(7)
@@ -167,10 +167,10 @@ def published_planes(engine, ids) -> dict[str, torch.Tensor]:
 @LAGS
 def test_decoding_leaves_in_the_pages_what_a_prefill_writes(pair, target, plain, overlap):
     """Pairs of accepted drafts are the target's hidden rows, not the head's own: a drafted token alone would not tell."""
-    engine = make_engine(target, load_mtp(pair.path, target, 7), overlap=overlap)
+    engine = make_engine(target, load_mtp(target, 7), overlap=overlap)
     answer = run(engine, {"long": (PROMPTS["long"], GREEDY)})["long"]
     text = PROMPTS["long"] + plain["long"]
-    fresh = make_engine(target, load_mtp(pair.path, target, 7))
+    fresh = make_engine(target, load_mtp(target, 7))
     run(fresh, {"all": (text, SamplingParams(max_tokens=1))})
     assert sum(answer.accepted) > 20
     decoded, prefilled = published_planes(engine, text), published_planes(fresh, text)
@@ -187,7 +187,7 @@ def test_decoding_leaves_in_the_pages_what_a_prefill_writes(pair, target, plain,
 def test_the_context_ends_where_it_should(pair, target, steps):
     """Drafting past the last page of the context writes nowhere that counts: what the head has of the text stays."""
     prompt, limit, ends = PROMPTS["short"], 64, []
-    proposer = load_mtp(pair.path, target, steps)
+    proposer = load_mtp(target, steps)
     engine, propose = make_engine(target, proposer, max_model_len=limit, num_pages=4), proposer.propose
 
     def watching(inputs):
@@ -208,7 +208,7 @@ def test_the_context_ends_where_it_should(pair, target, steps):
 
 def test_a_proposal_reads_nothing_back(pair, target, monkeypatch):
     """Neither the head nor the hybrid target waits for the device inside a launch."""
-    engine = make_engine(target, load_mtp(pair.path, target, 3), overlap=True, max_prefill_tokens=64)
+    engine = make_engine(target, load_mtp(target, 3), overlap=True, max_prefill_tokens=64)
     seen = watch_launches(engine, monkeypatch)
     run(engine, {"long": (PROMPTS["long"], GREEDY), "sampled": (PROMPTS["sampled"], SAMPLED)})
     run(engine, {"again": (PROMPTS["long"], GREEDY)})
@@ -219,10 +219,10 @@ def test_a_proposal_reads_nothing_back(pair, target, monkeypatch):
 
 def test_the_head_counts_its_bytes(pair, target):
     """Weights and kept rows, and a page holds its K/V and one hidden row."""
-    proposer = load_mtp(pair.path, target, 3)
+    proposer = load_mtp(target, 3)
     weights = sum(parameter.nbytes for parameter in pair.head.parameters())
     assert weights == proposer.memory_bytes(0)
-    assert weights + 3 * (4 * target.shape.hidden_size * 8 + 8) == proposer.memory_bytes(3)
+    assert weights + 3 * (4 * target.facts.hidden_size * 8 + 8) == proposer.memory_bytes(3)
     assert [(64, 2, 16), (64, 2, 16), (64,)] == [plane.page_shape(64) for plane in proposer.planes]
 
 
@@ -257,19 +257,19 @@ def test_the_smallest_temperature_draws_the_likeliest_from_a_q_of_numbers():
 def test_a_checkpoint_without_a_head_is_refused(tmp_path):
     path = save_hybrid("qwen3_5", tmp_path)
     with pytest.raises(MetadataError, match=r"holds no MTP head \(no tensor mtp\.\*\).*use ngram"):
-        load_mtp(path, load_target(path, dtype=torch.float64))
+        load_mtp(load_target(path, dtype=torch.float64), 3)
 
 
 def test_a_family_without_a_head_is_refused(tmp_path):
     path = save_tiny("qwen3", tmp_path, num_hidden_layers=1)
     with pytest.raises(MetadataError, match="models of family qwen3 have no MTP head"):
-        load_mtp(path, load_target(path, dtype=torch.float64))
+        load_mtp(load_target(path, dtype=torch.float64), 3)
 
 
 @pytest.mark.parametrize("steps", [0, 8])
 def test_a_depth_out_of_range_is_refused(pair, target, steps):
     with pytest.raises(ValueError, match=f"mtp drafts 1 to 7 tokens a step, not {steps}"):
-        load_mtp(pair.path, target, steps)
+        load_mtp(target, steps)
 
 
 def test_lost_and_surplus_tensors_of_the_head_are_named(tmp_path):
@@ -279,4 +279,4 @@ def test_lost_and_surplus_tensors_of_the_head_are_named(tmp_path):
     tensors["mtp.embed_tokens.weight"] = tensors.pop("mtp.fc.weight")
     save_file(tensors, path / FILE)
     with pytest.raises(MetadataError, match=r"missing mtp\.fc\.weight.*surplus mtp\.embed_tokens\.weight"):
-        load_mtp(path, load_target(path, dtype=torch.float64))
+        load_mtp(load_target(path, dtype=torch.float64), 3)

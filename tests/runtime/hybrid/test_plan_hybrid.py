@@ -17,7 +17,7 @@ def test_states_journals_pages_and_weights(name, tmp_path):
     """In float32, with the MTP head and three steps for two requests."""
     path = save_with_mtp(name, tmp_path).path
     facts, target = read_target(str(path)), load_target(path, dtype=torch.float32)
-    proposer = load_mtp(path, target, 3)
+    proposer = load_mtp(target, 3)
     assert memory.target_weight_bytes(facts, 4) == target.memory_bytes()
     assert memory.target_weight_bytes(facts, 4, "mtp") == proposer.memory_bytes(0)
     assert 3 * memory.mtp_request_bytes(facts, 3, 4) == proposer.memory_bytes(3) - proposer.memory_bytes(0)

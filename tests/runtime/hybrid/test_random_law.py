@@ -113,7 +113,7 @@ def play(engine: Engine, scene: Scene, seen: Counter[str]) -> dict[str, list[int
 
 def make_proposer(kind: str, num_steps: int, pair: MtpPair, target: TargetModel) -> Proposer | None:
     if kind == "mtp":
-        return load_mtp(pair.path, target, num_steps)
+        return load_mtp(target, num_steps)
     return NgramProposer(num_steps) if kind == "ngram" else None
 
 

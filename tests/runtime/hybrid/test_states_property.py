@@ -9,12 +9,13 @@ from gdn_recurrence import part, random_rows, relative_rms, replaying, step_by_s
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from paceline_compat.facts import GdnFacts
 from paceline_kernels.causal_conv import verify_conv
 from paceline_kernels.gated_delta import verify_delta
 from paceline_runtime.batch import StateBatch
-from paceline_runtime.cache.gated_delta_states import DeltaShape, GatedDeltaStates
+from paceline_runtime.cache.gated_delta_states import GatedDeltaStates
 
-SHAPE = DeltaShape(num_key_heads=1, num_value_heads=2, key_dim=4, value_dim=3, conv_size=4)
+SIZES = GdnFacts(num_key_heads=1, num_value_heads=2, key_head_dim=4, value_head_dim=3, conv_kernel_size=4)
 NUM_REQUESTS, NUM_SLOTS, JOURNAL_ROWS, BANK = 2, 6, 4, 9
 SNAPSHOTS = range(NUM_REQUESTS + 1, NUM_SLOTS)
 
@@ -36,8 +37,8 @@ class Bank:
     def __init__(self) -> None:
         torch.manual_seed(0)
         self.rows = random_rows(BANK, key_heads=1, value_heads=2, key_dim=4, value_dim=3)
-        self.conv_inputs = torch.randn(BANK, SHAPE.conv_channels, dtype=torch.float64)
-        self.weight = torch.randn(SHAPE.conv_channels, SHAPE.conv_size, dtype=torch.float64)
+        self.conv_inputs = torch.randn(BANK, SIZES.conv_dim, dtype=torch.float64)
+        self.weight = torch.randn(SIZES.conv_dim, SIZES.conv_kernel_size, dtype=torch.float64)
         self.recurrent = lru_cache(self._recurrent)
 
     def _recurrent(self, text: tuple[int, ...]) -> torch.Tensor:
@@ -46,8 +47,8 @@ class Bank:
         return step_by_step(part(self.rows, [text[-1]]), self.recurrent(text[:-1]))[1][-1]
 
     def conv(self, text: tuple[int, ...]) -> torch.Tensor:
-        kept = SHAPE.conv_size - 1
-        padded = torch.cat((torch.zeros(kept, SHAPE.conv_channels, dtype=torch.float64), self.conv_inputs[list(text)]))
+        kept = SIZES.conv_kernel_size - 1
+        padded = torch.cat((torch.zeros(kept, SIZES.conv_dim, dtype=torch.float64), self.conv_inputs[list(text)]))
         return padded[len(padded) - kept :]
 
 
@@ -60,7 +61,7 @@ class Pool:
     def __init__(self) -> None:
         kind = dict(dtype=torch.float64, device=torch.device("cpu"))
         sizes = dict(num_layers=2, num_slots=NUM_SLOTS, num_rows=NUM_REQUESTS + 1, journal_rows=JOURNAL_ROWS)
-        self.states = GatedDeltaStates(SHAPE, **sizes, **kind)
+        self.states = GatedDeltaStates(SIZES, **sizes, **kind)
         self.texts: dict[int, tuple[int, ...]] = dict.fromkeys(range(1, NUM_SLOTS), ())
         self.kept: dict[int, tuple[int, ...]] = dict.fromkeys(range(1, NUM_REQUESTS + 1), ())
 

@@ -13,14 +13,14 @@ import torch
 from torch.nn import functional
 
 from paceline_compat.draft_tensors import CODEBOOKS
+from paceline_compat.facts import WholeDraft
 from paceline_kernels.backend import Backend
 from paceline_kernels.context_rows import ContextProjection
 from paceline_kernels.selector import select_path
 from paceline_runtime.layers.linear import Linear
 from paceline_runtime.layers.parameters import Parameters
-from paceline_runtime.layers.rotary import Rope, Rotary
+from paceline_runtime.layers.rotary import Rotary
 from paceline_runtime.models.base import TargetModel
-from paceline_runtime.speculative.dflash.config import DraftConfig
 from paceline_runtime.speculative.dflash.draft_layer import Block, DraftLayer
 
 
@@ -42,13 +42,13 @@ class Draft:
     `backend` says who computes it; the self-check asks for the references.
     """
 
-    def __init__(self, config: DraftConfig, parameters: Parameters, backend: Backend = Backend.AUTO) -> None:
+    def __init__(self, config: WholeDraft, parameters: Parameters, backend: Backend = Backend.AUTO) -> None:
         self.config, self.parameters, self.backend = config, parameters, backend
         self.dtype, self.device = parameters.dtype, parameters.device
         hidden, eps, rank = config.hidden_size, config.rms_norm_eps, config.selector_rank
         kv_rows = config.num_kv_heads * config.head_dim
         # No table of positions: whatever context the target allows, the draft's own limit cannot be overrun.
-        self.rotary = Rotary(Rope("default", config.rope_theta, config.head_dim, {}), self.dtype, self.device)
+        self.rotary = Rotary(config.rope, config.head_dim, self.dtype, self.device)
         fc = parameters.weight("fc", hidden, len(config.target_layer_ids) * hidden)
         parts = {layer: slice(index * hidden, (index + 1) * hidden) for index, layer in enumerate(config.target_layer_ids)}
         self.fc, self.taps = Linear(fc), {layer: Linear(fc.take(columns=part)) for layer, part in parts.items()}

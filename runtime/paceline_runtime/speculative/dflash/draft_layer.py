@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
+from paceline_compat.facts import WholeDraft
 from paceline_kernels.backend import Backend
 from paceline_kernels.grouped_conv import grouped_conv
 from paceline_kernels.rotary import RotaryTable
@@ -19,7 +20,6 @@ from paceline_runtime.layers.linear import Linear
 from paceline_runtime.layers.mlp import gated_mlp
 from paceline_runtime.layers.norm import RmsNorm
 from paceline_runtime.layers.parameters import Parameters
-from paceline_runtime.speculative.dflash.config import DraftConfig
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class ConvolvedSublayer:
     base: [2 sides, T, H]; projection: both sides' kernels, 2 * T * G outputs
     """
 
-    def __init__(self, config: DraftConfig, norm: str, conv: str, parameters: Parameters) -> None:
+    def __init__(self, config: WholeDraft, norm: str, conv: str, parameters: Parameters) -> None:
         hidden, taps, groups = config.hidden_size, config.conv_kernel_size, config.num_conv_groups
         self._kernels_shape = (2, taps, groups)
         self.norm = parameters.norm(norm, hidden, config.rms_norm_eps)
@@ -60,7 +60,7 @@ class ConvolvedSublayer:
 class DraftLayer:
     """`key_value` gives this layer's keys and values; its memory is that of all layers' together."""
 
-    def __init__(self, config: DraftConfig, index: int, key_value: Linear, parameters: Parameters) -> None:
+    def __init__(self, config: WholeDraft, index: int, key_value: Linear, parameters: Parameters) -> None:
         name = f"layers.{index}"
         self._around_attention = ConvolvedSublayer(config, f"{name}.input_layernorm", f"{name}.attention_conv", parameters)
         self.k_norm = parameters.norm(f"{name}.self_attn.k_norm", config.head_dim, config.rms_norm_eps)
@@ -90,7 +90,7 @@ class DraftLayer:
         return self.attention.out(attended.flatten(-2))
 
 
-def _attention(config: DraftConfig, index: int, key_value: Linear, k_norm: RmsNorm, parameters: Parameters) -> Attention:
+def _attention(config: WholeDraft, index: int, key_value: Linear, k_norm: RmsNorm, parameters: Parameters) -> Attention:
     name, hidden, head_dim = f"layers.{index}.self_attn", config.hidden_size, config.head_dim
     queries = parameters.linear({f"{name}.q_proj": config.num_heads * head_dim}, hidden, split="rows")
     return Attention(

@@ -73,7 +73,7 @@ def check_draft(proposer: DFlashProposer, target: TargetModel) -> SelfCheck:
 def _known_features(draft: Draft, target: TargetModel) -> torch.Tensor:
     """Made-up layer outputs [N, taps, H] of a known prompt, each tap's its own; what the target would say is not the point."""
     num_taps = len(draft.config.target_layer_ids)
-    ids = torch.arange(NUM_TOKENS * num_taps, device=target.device) * 7919 % target.shape.vocab_size
+    ids = torch.arange(NUM_TOKENS * num_taps, device=target.device) * 7919 % target.facts.vocab_size
     return target.embed(ids).to(draft.dtype).view(NUM_TOKENS, num_taps, -1)
 
 

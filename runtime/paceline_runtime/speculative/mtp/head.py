@@ -12,8 +12,10 @@ import torch
 
 from paceline_compat.memory import PAGE_TOKENS
 from paceline_kernels.paged_attention import verify_attention, verify_context, write_pages
+from paceline_kernels.rotary import RotaryTable
 from paceline_runtime.layers.parameters import Parameters
-from paceline_runtime.models.hybrid import HybridDecoder, gated_attention
+from paceline_runtime.models.decoder import Decoder, DecoderLayer
+from paceline_runtime.models.hybrid import gated_attention
 
 LAYER = "mtp.layers.0"
 FIRST_SLOT = 1
@@ -38,27 +40,41 @@ class Seen:
     active: torch.Tensor
 
 
+@dataclass(frozen=True)
+class _PairContext:
+    """What the layer asks of B pairs: where their K/V go, and what they see."""
+
+    rotary: RotaryTable
+    cells: torch.Tensor
+    planes: MtpPlanes
+    seen: Seen
+
+    @property
+    def active(self) -> torch.Tensor:
+        """Pairs that may reach experts."""
+        return self.seen.active
+
+
 class MtpHead:
     """Weights in memory that the loader fills."""
 
-    def __init__(self, target: HybridDecoder, parameters: Parameters) -> None:
-        config, hidden = target.config, target.config.hidden_size
+    def __init__(self, target: Decoder, parameters: Parameters) -> None:
+        facts, hidden = target.facts, target.facts.hidden_size
         self.target, self.parameters = target, parameters
         names = ("mtp.pre_fc_norm_embedding", "mtp.pre_fc_norm_hidden", "mtp.norm")
         self._embedding_norm, self._hidden_norm, self._norm = (
-            parameters.norm(name, hidden, config.norm_eps, zero_centred=True) for name in names
+            parameters.norm(name, hidden, facts.rms_norm_eps, zero_centred=True) for name in names
         )
         self._fc = parameters.linear({"mtp.fc": hidden}, 2 * hidden, split=None)
-        self._mixer_norm = parameters.norm(f"{LAYER}.input_layernorm", hidden, config.norm_eps, zero_centred=True)
-        self._mlp_norm = parameters.norm(f"{LAYER}.post_attention_layernorm", hidden, config.norm_eps, zero_centred=True)
-        self._attention = gated_attention(config, f"{LAYER}.self_attn", 0, parameters)
-        self._mlp = target.make_mlp(f"{LAYER}.mlp", parameters)
+        self._attention = gated_attention(facts, f"{LAYER}.self_attn", 0, parameters)
+        self._layer = DecoderLayer(facts, target.recipe, LAYER, self._attend, parameters)
 
     def write(
         self, ids: torch.Tensor, hidden: torch.Tensor, cells: torch.Tensor, positions: torch.Tensor, planes: MtpPlanes
     ) -> None:
         """Keep K/V of pairs (hidden [N, H], token id [N]) at cells int64 [N]; nothing else of a pair outlives it."""
-        _, k, v, _ = self._project(self._pair(ids, hidden), positions)
+        x, rotary = self._layer.mixer_norm(self._pair(ids, hidden)), self.target.rotary.table(positions)
+        _, k, v, _ = self._attention.project(x, rotary)
         write_pages(planes.keys, planes.values, cells, k, v)
 
     def step(
@@ -71,17 +87,17 @@ class MtpHead:
         seen: Seen,
     ) -> torch.Tensor:
         """One pair of each of B requests through the layer, its K/V kept: hidden rows [B, H] for the target's head."""
-        x = self._pair(ids, hidden)
-        q, k, v, gate = self._project(x, positions)
-        write_pages(planes.keys, planes.values, cells, k, v)
-        context = verify_context(seen.page_table, seen.lengths, 1, PAGE_TOKENS, q.dtype, FIRST_SLOT)
-        attended = verify_attention(q[:, None], planes.keys, planes.values, context, self._attention.scale)
-        x, normed = self._mlp_norm.add(x, self._attention.finish(attended[:, 0], gate))
-        return self._norm.add(x, self._mlp(normed, seen.active))[1]
+        context = _PairContext(self.target.rotary.table(positions), cells, planes, seen)
+        return self._norm.add(*self._layer(self._pair(ids, hidden), None, context))[1]
 
     def _pair(self, ids: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
         embedding = self._embedding_norm(self.target.embed(ids))
         return self._fc(torch.cat((embedding, self._hidden_norm(hidden)), dim=-1))
 
-    def _project(self, x: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return self._attention.project(self._mixer_norm(x), self.target.rotary.table(positions))
+    def _attend(self, x: torch.Tensor, context: _PairContext) -> torch.Tensor:
+        seen, planes = context.seen, context.planes
+        q, k, v, gate = self._attention.project(x, context.rotary)
+        write_pages(planes.keys, planes.values, context.cells, k, v)
+        verify = verify_context(seen.page_table, seen.lengths, 1, PAGE_TOKENS, q.dtype, FIRST_SLOT)
+        attended = verify_attention(q[:, None], planes.keys, planes.values, verify, self._attention.scale)
+        return self._attention.finish(attended[:, 0], gate)

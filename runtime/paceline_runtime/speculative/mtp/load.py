@@ -2,57 +2,43 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from pathlib import Path
-
 from paceline_compat.errors import MetadataError
-from paceline_compat.pair import DEFAULT_NUM_STEPS, MAX_NUM_STEPS
+from paceline_compat.pair import MAX_NUM_STEPS
+from paceline_compat.target_tensors import expected_mtp_shapes, mtp_name
 from paceline_runtime.layers.parameters import Parameters
-from paceline_runtime.loaders import open_checkpoint
-from paceline_runtime.loaders.checkpoint import Checkpoint
 from paceline_runtime.loaders.fill import Progress, check_tensors, fill, fill_dummy
+from paceline_runtime.loaders.read import read_tensor
 from paceline_runtime.models.base import TargetModel
-from paceline_runtime.models.hybrid import HybridDecoder
+from paceline_runtime.models.decoder import Decoder
 from paceline_runtime.speculative.mtp.head import MtpHead
 from paceline_runtime.speculative.mtp.proposer import MtpProposer
 
 _REMEDY = "use ngram, dflash with a draft, or off"
 
 
-def load_mtp(
-    path: str | Path,
-    target: TargetModel,
-    num_steps: int | None = None,
-    *,
-    on_progress: Progress | None = None,
-    dummy: bool = False,
-) -> MtpProposer:
+def load_mtp(target: TargetModel, num_drafts: int, *, on_progress: Progress | None = None, dummy: bool = False) -> MtpProposer:
     """Load the head beside its target, from the same checkpoint, in the target's dtype on its device.
 
     `dummy` makes random weights. Raises MetadataError (a ValueError) when the target's family or the checkpoint has no head,
-    and ValueError for a number of steps outside 1..7.
+    and ValueError for a number of drafts outside 1..7.
     """
-    steps, most = DEFAULT_NUM_STEPS["mtp"] if num_steps is None else num_steps, MAX_NUM_STEPS["mtp"]
-    if not 1 <= steps <= most:
-        raise ValueError(f"mtp drafts 1 to {most} tokens a step, not {steps}")
-    if not isinstance(target, HybridDecoder):
-        raise MetadataError(str(path), f"models of family {target.shape.family} have no MTP head", _REMEDY)
+    facts, most = target.facts, MAX_NUM_STEPS["mtp"]
+    if not 1 <= num_drafts <= most:
+        raise ValueError(f"mtp drafts 1 to {most} tokens a step, not {num_drafts}")
+    if not isinstance(target, Decoder) or facts.gdn is None:
+        raise MetadataError(facts.name, f"models of family {facts.family} have no MTP head", _REMEDY)
+    tensors = {mtp_name(name): info for name, info in facts.tensors.items() if facts.component_of(name) == "mtp"}
+    if not (tensors or dummy):
+        raise MetadataError(facts.name, "holds no MTP head (no tensor mtp.*)", _REMEDY)
+    shapes = expected_mtp_shapes(facts)
+    if not dummy:
+        check_tensors(facts.name, tensors, shapes)
     parameters = Parameters(target.dtype, target.device)
     head = MtpHead(target, parameters)
+    parameters.settle(tensors)
+    assert parameters.shapes() == shapes, "the head asks for the tensors that its target's facts let expect"
     if dummy:
         fill_dummy(parameters)
-        return MtpProposer(head, steps)
-    checkpoint = _head_tensors(open_checkpoint(Path(path)))
-    parameters.settle({tensor.name for tensor in checkpoint.tensors})
-    check_tensors(checkpoint, parameters)
-    fill(checkpoint, parameters, on_progress)
-    return MtpProposer(head, steps)
-
-
-def _head_tensors(checkpoint: Checkpoint) -> Checkpoint:
-    """The part of a checkpoint that is the head, under the names `mtp.*`."""
-    named = [(tensor.name.removeprefix("model."), tensor) for tensor in checkpoint.tensors]
-    tensors = tuple(replace(tensor, name=name) for name, tensor in named if name.startswith("mtp."))
-    if not tensors:
-        raise MetadataError(checkpoint.name, "holds no MTP head (no tensor mtp.*)", _REMEDY)
-    return replace(checkpoint, tensors=tensors)
+    else:
+        fill(facts.name, tensors, parameters, lambda name: read_tensor(tensors[name], target.device), on_progress)
+    return MtpProposer(head, num_drafts)

@@ -58,16 +58,16 @@ class MtpProposer:
     @property
     def planes(self) -> tuple[PlaneSpec, ...]:
         """K/V of the head by token, and the hidden row at each page's end, from which a hit goes on."""
-        shape, dtype = self.head.target.shape, self.head.target.dtype
-        entry = (shape.num_kv_heads, shape.head_dim)
-        ends = PlaneSpec(_PAGE_ENDS, (shape.hidden_size,), dtype, per_page=True)
+        facts, dtype = self.head.target.facts, self.head.target.dtype
+        entry = (facts.num_kv_heads, facts.head_dim)
+        ends = PlaneSpec(_PAGE_ENDS, (facts.hidden_size,), dtype, per_page=True)
         return (PlaneSpec(_KEYS, entry, dtype), PlaneSpec(_VALUES, entry, dtype), ends)
 
     def bind(self, planes: dict[str, torch.Tensor], num_seats: int) -> None:
         """Take the planes and allocate the hidden rows of each request's last forward: [S, 1 + k, H], first position [S]."""
         target = self.head.target
         self._planes = MtpPlanes(planes[_KEYS], planes[_VALUES], planes[_PAGE_ENDS])
-        shape = (num_seats, 1 + self.num_drafts, target.shape.hidden_size)
+        shape = (num_seats, 1 + self.num_drafts, target.facts.hidden_size)
         self._hidden = torch.zeros(shape, dtype=target.dtype, device=target.device)
         self._first = torch.zeros(num_seats, dtype=torch.int64, device=target.device)
 
@@ -130,7 +130,7 @@ class MtpProposer:
     def memory_bytes(self, num_seats: int) -> int:
         """Bytes of the head's weights and the hidden rows kept for `num_seats` requests."""
         target = self.head.target
-        row_bytes = (1 + self.num_drafts) * target.shape.hidden_size * target.dtype.itemsize + torch.int64.itemsize
+        row_bytes = (1 + self.num_drafts) * target.facts.hidden_size * target.dtype.itemsize + torch.int64.itemsize
         return self.head.parameters.memory_bytes() + num_seats * row_bytes
 
     def _carried(self, seats: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
