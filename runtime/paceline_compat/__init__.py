@@ -1,15 +1,15 @@
 """Facts about checkpoints from headers, the rules of compatibility, memory arithmetic. No torch, nothing of ours."""
 
-from .budget import Budget
-from .checkpoint import draft_facts, read_draft, read_target, target_facts
-from .errors import MetadataError, MissingFileError, SourceError
-from .facts import DraftFacts, GdnFacts, MoeFacts, RopeFacts, TargetFacts
-from .inspection import Inspection, check_locations, inspect_pair
-from .location import Location, open_location, pinned_location, sole_gguf
-from .pair import Options
-from .planner import Plan, PlanOptions, plan
-from .rules import RULES, Rule, check, option_problems
-from .verdict import Problem, Verdict
+from paceline_compat.errors import MetadataError, MissingFileError, SourceError
+from paceline_compat.facts.checkpoint import draft_facts, read_draft, read_target, target_facts
+from paceline_compat.facts.records import DraftFacts, GdnFacts, MoeFacts, RopeFacts, TargetFacts
+from paceline_compat.memory.planner import Plan, PlanOptions, plan
+from paceline_compat.places.budget import Budget
+from paceline_compat.places.location import Location, open_location, pinned_location, sole_gguf
+from paceline_compat.rules.inspection import Inspection, check_locations, inspect_pair
+from paceline_compat.rules.pair import Options
+from paceline_compat.rules.table import RULES, Rule, check, option_problems
+from paceline_compat.rules.verdict import Problem, Verdict
 
 __all__ = [
     "RULES",

@@ -1,11 +1,12 @@
-"""``python -m paceline_compat check ...`` and ``plan ...``: the commands without the runtime, as the inspect Job runs them."""
+"""`python -m paceline_compat check ...` and `plan ...`: the commands where the runtime is not installed."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 
-from . import check_command, plan_command
+from paceline_compat.commands import check as check_command
+from paceline_compat.commands import plan as plan_command
 
 
 def main(arguments: list[str]) -> int:

@@ -1,4 +1,4 @@
-"""What a checkpoint's metadata can do wrong. Raised by every reader here; rules never raise, they return problems."""
+"""What a checkpoint's metadata can do wrong. Every reader here raises these errors; rules never raise, they return problems."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ EXIT_INTERRUPTED = 130
 MODULES = {
     "serve": "paceline_runtime.server.command",
     "demo": "paceline_runtime.demo",
-    "check": "paceline_compat.check_command",
-    "plan": "paceline_compat.plan_command",
+    "check": "paceline_compat.commands.check",
+    "plan": "paceline_compat.commands.plan",
     "fetch": "paceline_runtime.fetch",
     "bench": "paceline_runtime.bench",
     "draft": "paceline_runtime.speculative.dflash.init",

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from paceline_compat.memory import PAGE_TOKENS
-from paceline_compat.planner import FEW_STATE_SLOTS
+from paceline_compat.memory.parts import PAGE_TOKENS
+from paceline_compat.memory.planner import FEW_STATE_SLOTS
 
 MAX_THREADS = 1024
 """More than CPUs have; tens of thousands end the process without a word."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from typing import get_args
 
-from paceline_compat.sizes import parse_size
+from paceline_compat.memory.sizes import parse_size
 from paceline_runtime.config import DType, EngineConfig, SpeculativeAlgorithm
 
 

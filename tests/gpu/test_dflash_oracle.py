@@ -9,8 +9,8 @@ from dflash_pairs import Harness, OracleRun, TableTarget, draft_content, fill_pl
 from gpu_scale import random_dflash, relative_rms, save_predictable
 from law_engine import make_engine, run
 
-from paceline_compat.checkpoint import draft_facts
-from paceline_compat.facts import WholeDraft
+from paceline_compat.facts.checkpoint import draft_facts
+from paceline_compat.facts.records import WholeDraft
 from paceline_runtime.layers.parameters import Parameters
 from paceline_runtime.loaders import load_target
 from paceline_runtime.params import SamplingParams

@@ -6,7 +6,7 @@ import json
 import pytest
 import torch
 
-from paceline_compat.memory import slot_bytes
+from paceline_compat.memory.parts import slot_bytes
 from paceline_runtime import bench
 from paceline_runtime.bench.acceptance import SyntheticAcceptance, assumed_tokens_per_step
 from paceline_runtime.bench.drive import (
@@ -276,8 +276,8 @@ def test_released_drafts_have_the_published_number_of_parameters():
     """The shapes reproduce 1,924,404,480 and 526,251,520 weights."""
     from math import prod
 
-    from paceline_compat.checkpoint import draft_facts
-    from paceline_compat.draft_tensors import expected_shapes
+    from paceline_compat.facts.checkpoint import draft_facts
+    from paceline_compat.facts.draft_tensors import expected_shapes
 
     sizes = {
         name: sum(prod(shape) for shape in expected_shapes(draft_facts(name, find_shape(name).draft, {})).values())

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline_compat.machines import budget_bytes
+from paceline_compat.memory.machines import budget_bytes
 from paceline_runtime import cli, env
 from paceline_runtime.config import EngineConfig, ServeConfig
 from paceline_runtime.errors import ConfigError
@@ -284,7 +284,7 @@ def test_an_interrupt_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(args: argparse.Namespace) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("paceline_compat.check_command.run", interrupted)
+    monkeypatch.setattr("paceline_compat.commands.check.run", interrupted)
 
     assert cli.main(["check", "--target", "here"]) == cli.EXIT_INTERRUPTED
 

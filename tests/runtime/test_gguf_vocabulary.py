@@ -11,9 +11,9 @@ from tokenizers.pre_tokenizers import ByteLevel
 
 from paceline_compat import read_target
 from paceline_compat.__main__ import main
-from paceline_compat.gguf_cursor import WINDOW_BYTES
-from paceline_compat.gguf_header import read_header
-from paceline_compat.source import LocalSource
+from paceline_compat.formats.gguf_cursor import WINDOW_BYTES
+from paceline_compat.formats.gguf_header import read_header
+from paceline_compat.places.source import LocalSource
 from paceline_runtime.loaders import load_target
 from paceline_runtime.text.end_tokens import end_ids
 from paceline_runtime.text.load import load_tokenizer

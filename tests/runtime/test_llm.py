@@ -9,7 +9,8 @@ import pytest
 import torch
 from tiny_served import save_served
 
-from paceline_compat import checkpoint, safetensors_header
+from paceline_compat.facts import checkpoint
+from paceline_compat.formats import safetensors_header
 from paceline_runtime import LLM, SamplingParams
 
 PROMPT = "to be or not to be"

@@ -7,8 +7,8 @@ import torch
 from scaled_rows import ScaledRows, ScaledWeight
 
 from paceline_compat.errors import MetadataError
-from paceline_compat.facts import MoeFacts
-from paceline_compat.tensors import TensorInfo
+from paceline_compat.facts.records import MoeFacts
+from paceline_compat.formats.tensors import TensorInfo
 from paceline_runtime.layers.experts import mixture
 from paceline_runtime.layers.parameters import Parameters
 from paceline_runtime.layers.weights.dense import Dense, DenseWeight

@@ -7,8 +7,8 @@ from mtp_models import save_with_mtp
 from tiny_models import save_tiny
 
 from paceline_compat import draft_facts, read_target
-from paceline_compat.facts import WholeDraft
-from paceline_compat.families import SERVED_FAMILIES
+from paceline_compat.facts.families import SERVED_FAMILIES
+from paceline_compat.facts.records import WholeDraft
 from paceline_kernels.backend import Backend
 from paceline_runtime.layers.parameters import Parameters
 from paceline_runtime.models.registry import build_model

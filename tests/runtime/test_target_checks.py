@@ -11,9 +11,9 @@ from tiny_models import save_tiny
 
 from paceline_compat import Options, check_locations, read_target
 from paceline_compat.errors import MetadataError
-from paceline_compat.families import SERVED_FAMILIES
-from paceline_compat.memory import target_weight_bytes
-from paceline_compat.rope_fields import ROPE_FIELDS
+from paceline_compat.facts.families import SERVED_FAMILIES
+from paceline_compat.facts.rope_fields import ROPE_FIELDS
+from paceline_compat.memory.parts import target_weight_bytes
 from paceline_runtime.layers.rotary import _SCALES
 from paceline_runtime.loaders import load_target
 

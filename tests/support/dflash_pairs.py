@@ -12,9 +12,9 @@ import torch
 from dflash.model import DFlash2DraftModel, _crop_to, _make_cache, _raw_input_embeddings
 from transformers import Qwen3Config
 
-from paceline_compat.checkpoint import draft_facts, target_facts
-from paceline_compat.facts import WholeDraft
-from paceline_compat.memory import PAGE_TOKENS
+from paceline_compat.facts.checkpoint import draft_facts, target_facts
+from paceline_compat.facts.records import WholeDraft
+from paceline_compat.memory.parts import PAGE_TOKENS
 from paceline_runtime.batch import Chunk, ForwardBatch, PrefillBatch, VerifyBatch
 from paceline_runtime.layers.parameters import Parameters
 from paceline_runtime.speculative.base import DraftInputs

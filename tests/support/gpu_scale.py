@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from tiny_models import build_reference
 
-from paceline_compat.checkpoint import target_facts
+from paceline_compat.facts.checkpoint import target_facts
 from paceline_runtime.bench.subjects import dummy_dflash
 from paceline_runtime.loaders import load_target
 from paceline_runtime.models.base import TargetModel

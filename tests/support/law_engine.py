@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from fake_capture import FakeCapture
 
-from paceline_compat.memory import PAGE_TOKENS
+from paceline_compat.memory.parts import PAGE_TOKENS
 from paceline_runtime.batch import Chunk, PrefillBatch, StateBatch
 from paceline_runtime.cache.pages import PageStore
 from paceline_runtime.config import EngineConfig

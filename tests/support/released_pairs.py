@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline_compat import DraftFacts, TargetFacts, draft_facts, target_facts
-from paceline_compat.tensors import TensorInfo
+from paceline_compat.formats.tensors import TensorInfo
 
 Shapes = dict[str, tuple[int, ...]]
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import gguf
 import torch
 
-from paceline_compat.families import BY_GGUF_ARCHITECTURE
-from paceline_compat.gguf_names import TOP
+from paceline_compat.facts.families import BY_GGUF_ARCHITECTURE
+from paceline_compat.facts.gguf_names import TOP
 
 _MODULE_NAMES = {ours: stored for stored, ours in BY_GGUF_ARCHITECTURE["llama"].gguf.modules.items()}
 _TOP_NAMES = {ours: stored for stored, ours in TOP.items()}

@@ -12,8 +12,8 @@ from pathlib import Path
 import torch
 import transformers
 
-from paceline_compat.facts import TargetFacts
-from paceline_compat.memory import PAGE_TOKENS
+from paceline_compat.facts.records import TargetFacts
+from paceline_compat.memory.parts import PAGE_TOKENS
 from paceline_runtime.batch import Chunk, ForwardBatch, PrefillBatch, VerifyBatch
 from paceline_runtime.cache.pages import PageStore
 from paceline_runtime.models.base import TargetMemory, TargetModel

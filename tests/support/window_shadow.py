@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from paceline_compat.memory import PAGE_TOKENS
+from paceline_compat.memory.parts import PAGE_TOKENS
 from paceline_runtime.batch import ForwardBatch, VerifyBatch
 from paceline_runtime.engine.core import Engine
 from paceline_runtime.models.base import FeatureSink

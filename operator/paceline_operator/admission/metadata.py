@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from paceline_compat import MetadataError, inspect_pair, open_location
-from paceline_compat.http_source import Budget
-from paceline_compat.verdict import METADATA_UNAVAILABLE
+from paceline_compat.places.http_source import Budget
+from paceline_compat.rules.verdict import METADATA_UNAVAILABLE
 from paceline_operator.errors import Problem
 from paceline_operator.gates.inspection import UNKNOWN
 from paceline_operator.gates.judgement import Judgement, judge, options_of

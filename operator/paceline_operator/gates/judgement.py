@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from paceline_compat import Options, Verdict
 from paceline_compat import Problem as Broken
-from paceline_compat.verdict import METADATA_UNAVAILABLE
+from paceline_compat.rules.verdict import METADATA_UNAVAILABLE
 from paceline_operator.errors import Problem, join
 from paceline_operator.gates.inspection import COMPATIBLE, INCOMPATIBLE, UNKNOWN
 from paceline_operator.spec.model import Model

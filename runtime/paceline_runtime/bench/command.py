@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import get_args
 
-from paceline_compat.memory import PAGE_TOKENS
+from paceline_compat.memory.parts import PAGE_TOKENS
 from paceline_runtime.bench.shapes import SHAPES
 from paceline_runtime.config import DType
 from paceline_runtime.errors import ConfigError

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import torch
 
-from paceline_compat.memory import PAGE_TOKENS
+from paceline_compat.memory.parts import PAGE_TOKENS
 from paceline_runtime.bench.subjects import Subject
 from paceline_runtime.bench.timing import synchronize
 from paceline_runtime.bench.trace import StepTrace, trace_steps

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from paceline_compat.facts import TargetFacts
+from paceline_compat.facts.records import TargetFacts
 from paceline_runtime.bench.report import device_text, table, write_json
 from paceline_runtime.bench.serving_memory import ServingMemory, measure_serving_memory
 from paceline_runtime.errors import ConfigError

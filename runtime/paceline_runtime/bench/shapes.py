@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from paceline_compat.checkpoint import target_facts
+from paceline_compat.facts.checkpoint import target_facts
 from paceline_runtime.errors import ConfigError
 
 _VOCAB_SIZE = 248320

@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 
-from paceline_compat.checkpoint import draft_facts, target_facts
-from paceline_compat.facts import WholeDraft
-from paceline_compat.pair import MAX_NUM_STEPS
+from paceline_compat.facts.checkpoint import draft_facts, target_facts
+from paceline_compat.facts.records import WholeDraft
+from paceline_compat.rules.pair import MAX_NUM_STEPS
 from paceline_runtime.bench.shapes import SHAPES, Shape, find_shape
 from paceline_runtime.config import EngineConfig
 from paceline_runtime.engine.build import pick_device, pick_dtype

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from paceline_compat.memory import kv_bytes_per_token, slot_bytes
+from paceline_compat.memory.parts import kv_bytes_per_token, slot_bytes
 from paceline_runtime.models.base import TargetModel
 from paceline_runtime.speculative.base import Proposer
 from paceline_runtime.speculative.dflash.proposer import DFlashProposer

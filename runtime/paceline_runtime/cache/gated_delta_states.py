@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from paceline_compat.facts import GdnFacts
+from paceline_compat.facts.records import GdnFacts
 from paceline_kernels.causal_conv import replay_conv
 from paceline_kernels.delta_step import DeltaMemory
 from paceline_kernels.gated_delta import Journal, replay_delta

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from paceline_compat.memory import PAGE_TOKENS
+from paceline_compat.memory.parts import PAGE_TOKENS
 
 
 @dataclass(frozen=True)

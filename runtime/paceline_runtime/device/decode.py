@@ -11,7 +11,7 @@ from typing import Protocol
 
 import torch
 
-from paceline_compat.memory import PAGE_TOKENS
+from paceline_compat.memory.parts import PAGE_TOKENS
 from paceline_runtime.batch import StateBatch, VerifyBatch
 from paceline_runtime.device.inputs import DecodeInputs
 from paceline_runtime.device.parts import Parts

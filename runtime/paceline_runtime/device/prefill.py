@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import torch
 
-from paceline_compat.memory import PAGE_TOKENS
+from paceline_compat.memory.parts import PAGE_TOKENS
 from paceline_runtime.batch import Chunk, PrefillBatch, StateBatch
 from paceline_runtime.device.decode import no_drafts
 from paceline_runtime.device.parts import Parts

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import torch
 
-from paceline_compat.memory import pages_for
+from paceline_compat.memory.parts import pages_for
 from paceline_runtime.device.seat_params import SeatParams
 from paceline_runtime.device.transfer import upload
 from paceline_runtime.step import PageChange, Start

@@ -5,7 +5,7 @@ Called by the engine, which tells it how long steps took. It knows no request an
 
 from __future__ import annotations
 
-from paceline_compat.memory import PAGE_TOKENS
+from paceline_compat.memory.parts import PAGE_TOKENS
 
 _MEMORY = 0.8
 """Weight of the past in the running means: about five steps."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from paceline_compat.memory import pages_for
+from paceline_compat.memory.parts import pages_for
 from paceline_runtime.cache.pages import PageStore
 from paceline_runtime.config import EngineConfig
 from paceline_runtime.device.decode import Decoder

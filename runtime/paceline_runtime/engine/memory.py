@@ -1,6 +1,6 @@
 """How many pages and state slots fit: the plan made once, before anything large is allocated.
 
-Called by `build`. The arithmetic of single parts is `paceline_compat.memory`'s for a checkpoint that is not loaded yet; here
+Called by `build`. For a checkpoint that is not loaded yet the arithmetic of single parts is `paceline_compat.memory`'s; here
 the target and the proposer are in memory and are asked what they take.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from paceline_compat.memory import (
+from paceline_compat.memory.parts import (
     PAGE_TOKENS,
     gathered_bytes,
     journal_row_bytes,
@@ -23,7 +23,7 @@ from paceline_compat.memory import (
     slot_bytes,
     widest_layer_values,
 )
-from paceline_compat.planner import no_state_slots
+from paceline_compat.memory.planner import no_state_slots
 from paceline_runtime.config import EngineConfig
 from paceline_runtime.engine.host_memory import host_free_bytes
 from paceline_runtime.models.base import TargetMemory, TargetModel

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from paceline_compat import DraftFacts, Options, PlanOptions, TargetFacts, inspect_pair, plan, read_draft
-from paceline_compat.planner import no_state_slots
+from paceline_compat.memory.planner import no_state_slots
 from paceline_runtime.config import EngineConfig
 from paceline_runtime.loaders import read_checked
 

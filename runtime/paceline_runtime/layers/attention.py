@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from paceline_compat.memory import PAGE_TOKENS
+from paceline_compat.memory.parts import PAGE_TOKENS
 from paceline_kernels.paged_attention import (
     PrefillContext,
     VerifyContext,

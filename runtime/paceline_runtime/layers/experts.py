@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch.nn import functional
 
-from paceline_compat.facts import MoeFacts
+from paceline_compat.facts.records import MoeFacts
 from paceline_runtime.layers.linear import Linear
 from paceline_runtime.layers.mlp import Mlp, gated_mlp
 from paceline_runtime.layers.parameters import Parameters

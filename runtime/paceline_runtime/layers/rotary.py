@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from paceline_compat.facts import RopeFacts
+from paceline_compat.facts.records import RopeFacts
 from paceline_kernels.rotary import RotaryTable, rotary_table
 
 

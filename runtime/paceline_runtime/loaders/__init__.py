@@ -10,9 +10,9 @@ import torch
 
 from paceline_compat import Options, check, read_target
 from paceline_compat.errors import MetadataError, MissingFileError
-from paceline_compat.facts import TargetFacts
-from paceline_compat.target_tensors import expected_shapes, is_unread
-from paceline_compat.tensors import TensorInfo
+from paceline_compat.facts.records import TargetFacts
+from paceline_compat.facts.target_tensors import expected_shapes, is_unread
+from paceline_compat.formats.tensors import TensorInfo
 from paceline_runtime.layers.parameters import Parameters
 from paceline_runtime.loaders.fill import Progress, check_tensors, fill, fill_dummy
 from paceline_runtime.loaders.read import read_target_tensor

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import torch
 
-from paceline_compat.ggml_types import BY_NAME
+from paceline_compat.formats.ggml_types import BY_NAME
 
 _CHUNK_VALUES = 1 << 20
 

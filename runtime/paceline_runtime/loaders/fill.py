@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import torch
 
 from paceline_compat.errors import MetadataError
-from paceline_compat.tensors import TensorInfo, name_some
+from paceline_compat.formats.tensors import TensorInfo, name_some
 from paceline_runtime.layers.parameters import Parameters
 
 Progress = Callable[[int, int], None]

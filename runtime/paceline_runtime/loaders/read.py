@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 
 from paceline_compat.errors import MetadataError
-from paceline_compat.facts import TargetFacts
-from paceline_compat.tensors import TensorInfo
+from paceline_compat.facts.records import TargetFacts
+from paceline_compat.formats.tensors import TensorInfo
 from paceline_runtime.loaders.dequantize import dequantize
 
 _FLOATS = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}

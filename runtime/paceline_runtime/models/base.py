@@ -10,7 +10,7 @@ from typing import Protocol
 
 import torch
 
-from paceline_compat.facts import TargetFacts
+from paceline_compat.facts.records import TargetFacts
 from paceline_runtime.batch import ForwardBatch
 from paceline_runtime.cache.pages import PageStore
 from paceline_runtime.cache.state import StatePool

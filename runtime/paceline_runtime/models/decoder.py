@@ -12,7 +12,7 @@ from typing import Generic, Protocol, TypeVar
 
 import torch
 
-from paceline_compat.facts import LINEAR_ATTENTION, TargetFacts
+from paceline_compat.facts.records import LINEAR_ATTENTION, TargetFacts
 from paceline_kernels.add_norm import add
 from paceline_runtime.batch import ForwardBatch
 from paceline_runtime.cache.gated_delta_states import GatedDeltaStates

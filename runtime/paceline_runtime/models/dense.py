@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paceline_compat.facts import TargetFacts
+from paceline_compat.facts.records import TargetFacts
 from paceline_runtime.layers.attention import Attention
 from paceline_runtime.layers.norm import RmsNorm
 from paceline_runtime.layers.parameters import Parameters

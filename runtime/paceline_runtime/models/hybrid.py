@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from paceline_compat.facts import TargetFacts
+from paceline_compat.facts.records import TargetFacts
 from paceline_kernels.delta_step import DeltaWeights
 from paceline_runtime.cache.gated_delta_states import state_dtype
 from paceline_runtime.layers.gated_attention import GatedAttention

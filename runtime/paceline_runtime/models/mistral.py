@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paceline_compat.facts import TargetFacts
+from paceline_compat.facts.records import TargetFacts
 from paceline_runtime.layers.parameters import Parameters
 from paceline_runtime.models.decoder import Decoder
 from paceline_runtime.models.dense import dense_recipe

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import cast
 
-from paceline_compat.facts import TargetFacts
+from paceline_compat.facts.records import TargetFacts
 from paceline_runtime.layers.parameters import Parameters
 from paceline_runtime.models.base import TargetModel
 

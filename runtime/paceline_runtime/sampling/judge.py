@@ -11,7 +11,7 @@ from typing import Protocol
 
 import torch
 
-from paceline_compat.memory import VERIFY_ROWS_AT_ONCE
+from paceline_compat.memory.parts import VERIFY_ROWS_AT_ONCE
 from paceline_runtime.sampling.accept import Accepted, accept_drafts
 from paceline_runtime.sampling.adjust import adjust_logits
 from paceline_runtime.sampling.distribution import distribution

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from paceline_compat.memory import PAGE_TOKENS, pages_for
+from paceline_compat.memory.parts import PAGE_TOKENS, pages_for
 from paceline_runtime.scheduler.pages import PagePool
 from paceline_runtime.scheduler.prefix import Node, PrefixCache
 from paceline_runtime.scheduler.request import Phase, Request

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from paceline_compat.memory import PAGE_TOKENS
+from paceline_compat.memory.parts import PAGE_TOKENS
 from paceline_runtime.scheduler.ends import Cut, cut_run
 from paceline_runtime.scheduler.number_pool import NumberPool
 from paceline_runtime.scheduler.pages import PagePool

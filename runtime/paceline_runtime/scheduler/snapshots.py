@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline_compat.memory import PAGE_TOKENS
+from paceline_compat.memory.parts import PAGE_TOKENS
 from paceline_runtime.scheduler.number_pool import NumberPool
 from paceline_runtime.scheduler.prefix import Node, PrefixCache
 from paceline_runtime.scheduler.request import PendingSnapshot, Request

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from paceline_compat.facts import DraftFacts
-from paceline_compat.pair import default_num_steps
+from paceline_compat.facts.records import DraftFacts
+from paceline_compat.rules.pair import default_num_steps
 from paceline_runtime.config import EngineConfig
 from paceline_runtime.models.base import TargetModel
 from paceline_runtime.speculative.base import Proposer

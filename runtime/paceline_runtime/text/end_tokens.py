@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from paceline_compat import sole_gguf
-from paceline_compat.gguf_checkpoint import named_ends
-from paceline_compat.gguf_header import GgufArray, GgufHeader, read_header
-from paceline_compat.source import LocalSource
+from paceline_compat.facts.gguf_checkpoint import named_ends
+from paceline_compat.formats.gguf_header import GgufArray, GgufHeader, read_header
+from paceline_compat.places.source import LocalSource
 from paceline_runtime.text.tokenizer_files import read_backend, read_tokenizer_config, stored_text
 
 _ENDS = (

@@ -14,8 +14,8 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from paceline_compat.errors import MetadataError
-from paceline_compat.gguf_header import GgufHeader, read_header
-from paceline_compat.source import LocalSource
+from paceline_compat.formats.gguf_header import GgufHeader, read_header
+from paceline_compat.places.source import LocalSource
 from paceline_runtime.text.end_tokens import END_TEXTS, gguf_end_ids
 from paceline_runtime.text.tokenizer import Tokenizer
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline_compat.errors import MetadataError
-from paceline_compat.fields import read_json
-from paceline_compat.source import LocalSource
+from paceline_compat.formats.fields import read_json
+from paceline_compat.places.source import LocalSource
 
 if TYPE_CHECKING:
     import tokenizers

@@ -9,7 +9,7 @@ from knowing_pairs import knowing_pair
 from law_engine import make_engine
 from mtp_models import save_with_mtp
 
-from paceline_compat.memory import PAGE_TOKENS
+from paceline_compat.memory.parts import PAGE_TOKENS
 from paceline_runtime.batch import VerifyBatch
 from paceline_runtime.device.executor import Executor
 from paceline_runtime.device.inputs import Buckets

@@ -6,8 +6,8 @@ import pytest
 import torch
 from dflash_pairs import Harness, TableTarget, draft_content, draft_inputs, fill_places
 
-from paceline_compat.checkpoint import draft_facts
-from paceline_compat.facts import WholeDraft
+from paceline_compat.facts.checkpoint import draft_facts
+from paceline_compat.facts.records import WholeDraft
 from paceline_kernels.backend import Backend
 from paceline_runtime.layers.parameters import Parameters
 from paceline_runtime.speculative.dflash.draft import Draft

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from paceline_compat import read_draft
 from paceline_compat.errors import MetadataError
-from paceline_compat.pair import default_num_steps
+from paceline_compat.rules.pair import default_num_steps
 from paceline_kernels.backend import Backend
 from paceline_kernels.grouped_conv import grouped_conv
 from paceline_runtime.speculative.dflash import draft_layer

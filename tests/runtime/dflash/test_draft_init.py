@@ -12,9 +12,9 @@ from dflash.model import DFlash2DraftModel
 from dflash_pairs import Harness, OracleRun, TableTarget
 from tiny_models import save_tiny
 
-from paceline_compat.checkpoint import read_draft, read_target
-from paceline_compat.pair import default_num_steps
-from paceline_compat.rules import check
+from paceline_compat.facts.checkpoint import read_draft, read_target
+from paceline_compat.rules.pair import default_num_steps
+from paceline_compat.rules.table import check
 from paceline_runtime.speculative.dflash import init
 from paceline_runtime.speculative.dflash.init import spread_taps
 from paceline_runtime.speculative.dflash.load import load_proposer

@@ -7,7 +7,7 @@ import torch
 from dflash_pairs import Harness, TableTarget, draft_content, oracle_draft, our_draft
 from no_reads import forbid_reads
 
-from paceline_compat.memory import PAGE_TOKENS
+from paceline_compat.memory.parts import PAGE_TOKENS
 from paceline_kernels.context_rows import TILE_ROWS, ContextProjection, context_keys_values
 from paceline_runtime.layers.weights.dense import DenseWeight
 from paceline_runtime.speculative.dflash.proposer import CONTEXT_PLANE

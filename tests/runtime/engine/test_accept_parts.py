@@ -5,7 +5,7 @@ import torch
 from row_params import row_params
 from torch.profiler import ProfilerActivity, profile
 
-from paceline_compat.memory import VERIFY_ROWS_AT_ONCE, logits_bytes
+from paceline_compat.memory.parts import VERIFY_ROWS_AT_ONCE, logits_bytes
 from paceline_runtime.device.results import Results, outcome_of
 from paceline_runtime.params import SamplingParams
 from paceline_runtime.sampling.judge import Texts, judge

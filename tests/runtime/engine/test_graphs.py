@@ -10,7 +10,7 @@ from fake_capture import FakeCapture
 from law_engine import MAX_MODEL_LEN, make_engine, run
 from law_prompts import law_prompts
 
-from paceline_compat.memory import pages_for
+from paceline_compat.memory.parts import pages_for
 from paceline_runtime.device.graphs import GraphDecoder, graph_buckets
 from paceline_runtime.engine.build import assemble
 from paceline_runtime.engine.warmup import rehearse

@@ -11,7 +11,7 @@ import torch
 from gdn_recurrence import relative_rms
 from hybrid_models import IDS, HybridRunner
 
-from paceline_compat.memory import PAGE_TOKENS
+from paceline_compat.memory.parts import PAGE_TOKENS
 
 pytestmark = pytest.mark.usefixtures("no_grad")
 EXACT = 1e-12

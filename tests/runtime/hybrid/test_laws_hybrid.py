@@ -9,7 +9,7 @@ from law_engine import CyclingDepth, make_engine, plain_tokens, record_plans, ru
 from law_prompts import law_prompts
 from scripted_proposers import KnowingProposer
 
-from paceline_compat.memory import PAGE_TOKENS
+from paceline_compat.memory.parts import PAGE_TOKENS
 from paceline_runtime.batch import VerifyBatch
 from paceline_runtime.layers.experts import Experts
 from paceline_runtime.loaders import load_target

@@ -5,7 +5,7 @@ import torch
 from hybrid_models import HYBRIDS, IDS, HybridRunner, save_hybrid
 from tiny_models import TapRecorder, reference
 
-from paceline_compat.memory import journal_row_bytes, slot_bytes
+from paceline_compat.memory.parts import journal_row_bytes, slot_bytes
 from paceline_runtime.loaders import load_target
 
 pytestmark = pytest.mark.usefixtures("no_grad")

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from tiny_models import save_tiny
 
 from paceline_compat.errors import MetadataError
-from paceline_compat.memory import PAGE_TOKENS
+from paceline_compat.memory.parts import PAGE_TOKENS
 from paceline_runtime.loaders import load_target
 from paceline_runtime.messages import Rebuild
 from paceline_runtime.params import SamplingParams

@@ -6,8 +6,8 @@ from hybrid_models import HYBRIDS
 from law_engine import make_engine
 from mtp_models import save_with_mtp
 
-from paceline_compat import memory
-from paceline_compat.checkpoint import read_target
+from paceline_compat.facts.checkpoint import read_target
+from paceline_compat.memory import parts as memory
 from paceline_runtime.loaders import load_target
 from paceline_runtime.speculative.mtp.load import load_mtp
 

@@ -9,7 +9,7 @@ from gdn_recurrence import part, random_rows, relative_rms, replaying, step_by_s
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline_compat.facts import GdnFacts
+from paceline_compat.facts.records import GdnFacts
 from paceline_kernels.causal_conv import verify_conv
 from paceline_kernels.gated_delta import verify_delta
 from paceline_runtime.batch import StateBatch

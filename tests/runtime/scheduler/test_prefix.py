@@ -4,7 +4,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from paceline_compat.memory import PAGE_TOKENS
+from paceline_compat.memory.parts import PAGE_TOKENS
 from paceline_runtime.scheduler.number_pool import NumberPool
 from paceline_runtime.scheduler.pages import PagePool
 from paceline_runtime.scheduler.prefix import PrefixCache

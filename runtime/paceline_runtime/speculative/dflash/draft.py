@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional
 
-from paceline_compat.draft_tensors import CODEBOOKS
-from paceline_compat.facts import WholeDraft
+from paceline_compat.facts.draft_tensors import CODEBOOKS
+from paceline_compat.facts.records import WholeDraft
 from paceline_kernels.backend import Backend
 from paceline_kernels.context_rows import ContextProjection
 from paceline_kernels.selector import select_path

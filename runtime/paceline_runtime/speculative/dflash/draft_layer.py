@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from paceline_compat.facts import WholeDraft
+from paceline_compat.facts.records import WholeDraft
 from paceline_kernels.backend import Backend
 from paceline_kernels.grouped_conv import grouped_conv
 from paceline_kernels.rotary import RotaryTable

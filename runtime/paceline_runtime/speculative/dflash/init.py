@@ -16,12 +16,12 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from paceline_compat.checkpoint import draft_facts, read_target
-from paceline_compat.draft_tensors import expected_shapes
 from paceline_compat.errors import MetadataError
-from paceline_compat.facts import DFLASH2_ARCHITECTURE, SLIDING_ATTENTION, TargetFacts, is_power_of_two
-from paceline_compat.pair import Options
-from paceline_compat.rules import check
+from paceline_compat.facts.checkpoint import draft_facts, read_target
+from paceline_compat.facts.draft_tensors import expected_shapes
+from paceline_compat.facts.records import DFLASH2_ARCHITECTURE, SLIDING_ATTENTION, TargetFacts, is_power_of_two
+from paceline_compat.rules.pair import Options
+from paceline_compat.rules.table import check
 
 DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 

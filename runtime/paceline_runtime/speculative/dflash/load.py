@@ -10,10 +10,10 @@ import logging
 
 import torch
 
-from paceline_compat.draft_tensors import expected_shapes
-from paceline_compat.facts import DraftFacts, TargetFacts, WholeDraft
-from paceline_compat.pair import Options, Pair
-from paceline_compat.rules import find_problems
+from paceline_compat.facts.draft_tensors import expected_shapes
+from paceline_compat.facts.records import DraftFacts, TargetFacts, WholeDraft
+from paceline_compat.rules.pair import Options, Pair
+from paceline_compat.rules.table import find_problems
 from paceline_runtime.layers.parameters import Parameters
 from paceline_runtime.loaders.fill import check_tensors, fill
 from paceline_runtime.loaders.read import read_tensor

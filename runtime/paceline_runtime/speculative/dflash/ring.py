@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import torch
 
-from paceline_compat.memory import PAGE_TOKENS, RING_SPARE_ROWS
+from paceline_compat.memory.parts import PAGE_TOKENS, RING_SPARE_ROWS
 from paceline_kernels.context_rows import context_keys_values
 from paceline_runtime.speculative.dflash.draft import Draft
 

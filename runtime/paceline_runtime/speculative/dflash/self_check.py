@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from paceline_compat.memory import PAGE_TOKENS
+from paceline_compat.memory.parts import PAGE_TOKENS
 from paceline_kernels.backend import Backend
 from paceline_runtime.batch import Chunk, PrefillBatch
 from paceline_runtime.models.base import TargetModel

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from paceline_compat.memory import PAGE_TOKENS
+from paceline_compat.memory.parts import PAGE_TOKENS
 from paceline_kernels.paged_attention import verify_attention, verify_context, write_pages
 from paceline_kernels.rotary import RotaryTable
 from paceline_runtime.layers.parameters import Parameters

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from paceline_compat.errors import MetadataError
-from paceline_compat.pair import MAX_NUM_STEPS
-from paceline_compat.target_tensors import expected_mtp_shapes, mtp_name
+from paceline_compat.facts.target_tensors import expected_mtp_shapes, mtp_name
+from paceline_compat.rules.pair import MAX_NUM_STEPS
 from paceline_runtime.layers.parameters import Parameters
 from paceline_runtime.loaders.fill import Progress, check_tensors, fill, fill_dummy
 from paceline_runtime.loaders.read import read_tensor

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import torch
 
-from paceline_compat.memory import PAGE_TOKENS
+from paceline_compat.memory.parts import PAGE_TOKENS
 from paceline_kernels.counter_random import PROPOSAL, gumbel
 from paceline_runtime.batch import ForwardBatch, VerifyBatch
 from paceline_runtime.cache.pages import PlaneSpec
