@@ -1,11 +1,14 @@
-"""Guards of the house: where `__init__.py` may not stand, and what every module owes its reader."""
+"""Guards of the house: where `__init__.py` may not stand, how much a room may hold, what every module owes its reader."""
 
 import ast
+import re
+from collections import Counter
 from pathlib import Path
 
-from source_tree import ROOT, python_files
+from source_tree import ROOT, package_files, python_files
 
 MAX_LINES = 400
+MAX_MODULES = 20
 
 
 def test_source_roots_and_test_folders_hold_no_init_file() -> None:
@@ -31,6 +34,36 @@ def test_every_file_fits_a_reader() -> None:
 
     assert len(lines) > 50
     assert {name: num_lines for name, num_lines in lines.items() if num_lines > MAX_LINES} == {}
+
+
+def test_every_folder_can_be_taken_in() -> None:
+    """Beyond that many modules a newcomer asks for sub-rooms with names."""
+    sizes = Counter(_name(path.parent) for path in package_files() if path.name != "__init__.py")
+
+    assert len(sizes) > 20
+    assert {folder: size for folder, size in sizes.items() if size > MAX_MODULES} == {}
+
+
+def test_tests_lie_in_folders_named_as_the_rooms() -> None:
+    """Whoever knows where a module is knows where its tests are; laws that cross rooms have a folder of their own."""
+    trees = {
+        ROOT / "tests/compat": ROOT / "runtime/paceline_compat",
+        ROOT / "tests/operator": ROOT / "operator/paceline_operator",
+        ROOT / "tests/runtime/fetch": ROOT / "runtime/paceline_runtime/fetch",
+        ROOT / "tests/runtime/server": ROOT / "runtime/paceline_runtime/server",
+    }
+    folders = {(tests, path.parent.relative_to(tests)) for tests in trees for path in tests.rglob("test_*.py")}
+    stray = {_name(tests / folder) for tests, folder in folders if not (trees[tests] / folder / "__init__.py").exists()}
+
+    assert len(folders) > 15
+    assert stray == {"tests/operator/laws"}
+
+
+def test_prose_quotes_code_in_single_backticks() -> None:
+    """One dialect in every docstring and comment."""
+    doubled = re.compile("(?<!`)`{2}(?!`)")
+
+    assert [_name(path) for path in python_files() if doubled.search(path.read_text())] == []
 
 
 def _name(path: Path) -> str:
