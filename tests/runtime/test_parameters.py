@@ -10,6 +10,7 @@ from paceline_compat.errors import MetadataError
 from paceline_compat.facts.records import MoeFacts
 from paceline_compat.formats.tensors import TensorInfo
 from paceline_runtime.layers.experts import mixture
+from paceline_runtime.layers.mlp import GatedMlp, InterleavedMlp, gated_mlp
 from paceline_runtime.layers.parameters import Parameters
 from paceline_runtime.layers.weights.dense import Dense, DenseWeight
 from paceline_runtime.loaders.fill import check_tensors, fill, fill_dummy
@@ -71,6 +72,26 @@ def test_only_parts_that_are_stored_alike_are_joined(scaled, kinds, bias):
     torch.testing.assert_close(linear(x), torch.cat(parts, dim=-1))
     for start, stop in ((0, 12), (0, 6), (2, 7), (5, 9), (8, 12)):
         torch.testing.assert_close(linear.rows(start, stop)(x), linear(x)[:, start:stop])
+
+
+@pytest.mark.parametrize("origin", ["", "a"], ids=["plain", "scaled"])
+@pytest.mark.parametrize("bias", [False, True])
+def test_rows_in_turn_give_the_mlp_that_stacked_ones_give(origin, bias):
+    """Each module's own tensors fill every second row, whichever way they are stored."""
+    names = dict.fromkeys(("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"), origin)
+    stacked, declared = parameters(**names), parameters(**names)
+    expected = gated_mlp(stacked, "mlp", COLUMNS, 6, bias=bias)
+    both = declared.interleaved("mlp.gate_proj", "mlp.up_proj", 6, COLUMNS, split="rows", bias=bias)
+    interleaved = InterleavedMlp(both, declared.linear({"mlp.down_proj": COLUMNS}, 6, split="columns", bias=bias))
+    tensors = random_tensors(declared)
+    load(declared, tensors)
+    load(stacked, tensors)
+
+    x = torch.randn(3, COLUMNS, dtype=torch.float64)
+    assert isinstance(expected, GatedMlp)
+    assert stacked.memory_bytes() == declared.memory_bytes()
+    torch.testing.assert_close(interleaved(x), expected(x))
+    torch.testing.assert_close(interleaved.to_be_added(x), expected.to_be_added(x))
 
 
 def test_bytes_are_counted_for_every_way_of_storing():

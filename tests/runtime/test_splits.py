@@ -25,14 +25,25 @@ WHOLE = ("mlp.gate", "shared_expert_gate", "fc", "kernel_projection", "hidden_pr
 class Recorder(Parameters):
     """Memory of no size, and the split of every linear layer that was declared over it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, interleaves: bool = False) -> None:
         super().__init__(torch.float32, torch.device("meta"))
         self.splits: dict[str, str | None] = {}
+        self._interleaves = interleaves
+
+    def interleaves(self, first, second):
+        """As on a GPU, or as elsewhere."""
+        return self._interleaves
 
     def linear(self, parts, columns, *, split, bias=False):
         self.splits |= dict.fromkeys(parts, split)
         made = super().linear(parts, columns, split=split, bias=bias)
         assert split == made.split == made.rows(0, 1).split
+        return made
+
+    def interleaved(self, first, second, rows, columns, *, split, bias=False):
+        self.splits |= {first: split, second: split}
+        made = super().interleaved(first, second, rows, columns, split=split, bias=bias)
+        assert split == made.split
         return made
 
 
@@ -43,14 +54,15 @@ def assert_declared(splits):
     assert expected == splits
 
 
-def build(path):
-    recorder = Recorder()
+def build(path, *, interleaves=False):
+    recorder = Recorder(interleaves=interleaves)
     return build_model(read_target(str(path)), recorder), recorder
 
 
+@pytest.mark.parametrize("interleaves", [False, True])
 @pytest.mark.parametrize("family", SERVED_FAMILIES)
-def test_a_family_says_what_is_divided(tmp_path, family):
-    _, recorder = build(save_tiny(family, tmp_path))
+def test_a_family_says_what_is_divided(tmp_path, family, interleaves):
+    _, recorder = build(save_tiny(family, tmp_path), interleaves=interleaves)
     assert len(recorder.splits) > 20
     assert_declared(recorder.splits)
 

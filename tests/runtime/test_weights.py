@@ -47,6 +47,20 @@ def test_a_product_is_that_of_the_plain_values(weight, shape, has_bias):
     torch.testing.assert_close(weight.matmul(x, bias), expected)
 
 
+def test_a_product_to_be_added_adds_up_to_the_product(weight):
+    """It may come in parts [P, N, rows]."""
+    x = torch.randn(5, COLUMNS, dtype=torch.float64)
+    parts = weight.matmul_to_add(x)
+    torch.testing.assert_close(parts if parts.dim() == 2 else parts.sum(0).to(x.dtype), weight.matmul(x))
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_a_gated_product_takes_gates_and_ups_in_turn(weight, has_bias):
+    x, bias = torch.randn(5, COLUMNS, dtype=torch.float64), torch.randn(ROWS, dtype=torch.float64) if has_bias else None
+    gate, up = weight.matmul(x, bias).unflatten(1, (-1, 2)).unbind(-1)
+    torch.testing.assert_close(weight.matmul_gated(x, bias), torch.nn.functional.silu(gate) * up)
+
+
 def test_rows_are_looked_up_in_any_shape(weight):
     ids = torch.tensor([[3, 0], [11, 3]])
     assert torch.equal(torch.stack([torch.stack([matrix(weight)[i] for i in row]) for row in ids]), weight.rows(ids))

@@ -34,6 +34,11 @@ class Linear:
         """What the norm after this layer adds to the residual stream: rows [N, outputs], or parts [P, N, outputs] of them."""
         return self.weights[0].matmul_to_add(x) if len(self.weights) == 1 and self.bias is None else self(x)
 
+    def gated(self, x: torch.Tensor) -> torch.Tensor:
+        """`silu(gate) * up` of rows x [N, columns], where even outputs are gates and odd ones are ups: [N, outputs / 2]."""
+        (weight,) = self.weights
+        return weight.matmul_gated(x, self.bias)
+
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         outputs = [weight.matmul(x, bias) for weight, bias in zip(self.weights, self._biases, strict=True)]
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=-1)

@@ -9,7 +9,6 @@ from torch.nn import functional
 
 from paceline_runtime.layers.linear import Linear
 from paceline_runtime.layers.parameters import Parameters
-from paceline_runtime.layers.weights.base import Weight
 
 _MANY_ROWS = 64
 
@@ -29,15 +28,15 @@ class Mlp(Protocol):
 class InterleavedMlp:
     """The rows of gate and up in turn in one matrix: a product of few rows reads it once and has both for the activation."""
 
-    def __init__(self, gate_up: Weight, bias: torch.Tensor | None, down: Linear) -> None:
-        self.gate_up, self.bias, self.down = gate_up, bias, down
+    def __init__(self, gate_up: Linear, down: Linear) -> None:
+        self.gate_up, self.down = gate_up, down
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return self.down(self.gate_up.matmul_gated(x, self.bias))
+        return self.down(self.gate_up.gated(x))
 
     def to_be_added(self, x: torch.Tensor) -> torch.Tensor:
         """See `Mlp`."""
-        return self.down.to_be_added(self.gate_up.matmul_gated(x, self.bias))
+        return self.down.to_be_added(self.gate_up.gated(x))
 
 
 class GatedMlp:
@@ -69,8 +68,8 @@ def gated_mlp(parameters: Parameters, name: str, hidden_size: int, inner_size: i
     gate, up = f"{name}.gate_proj", f"{name}.up_proj"
     down = {f"{name}.down_proj": hidden_size}
     if parameters.interleaves(gate, up):
-        both = parameters.interleaved(gate, up, inner_size, hidden_size, bias=bias)
-        return InterleavedMlp(*both, parameters.linear(down, inner_size, split="columns", bias=bias))
+        both = parameters.interleaved(gate, up, inner_size, hidden_size, split="rows", bias=bias)
+        return InterleavedMlp(both, parameters.linear(down, inner_size, split="columns", bias=bias))
     return GatedMlp(
         parameters.linear({gate: inner_size, up: inner_size}, hidden_size, split="rows", bias=bias),
         parameters.linear(down, inner_size, split="columns", bias=bias),

@@ -76,9 +76,9 @@ class Parameters:
         return is_fast and self.storage_of(first) == self.storage_of(second) == Dense()
 
     def interleaved(
-        self, first: str, second: str, rows: int, columns: int, *, bias: bool = False
-    ) -> tuple[Weight, torch.Tensor | None]:
-        """A matrix [2 * rows, columns] whose even rows are one module's and whose odd rows are another's, and their biases."""
+        self, first: str, second: str, rows: int, columns: int, *, split: Split | None, bias: bool = False
+    ) -> Linear:
+        """A linear layer of 2 * rows outputs, the even ones of one module, the odd ones of another that is stored alike."""
         weight = self.storage_of(first).empty(2 * rows, columns, self.dtype, self.device)
         self._allocated_bytes += weight.num_bytes
         offsets = self._allocate((2 * rows,), None) if bias else None
@@ -87,7 +87,7 @@ class Parameters:
             self.places |= weight.take(every).places(name)
             if offsets is not None:
                 self.places[f"{name}.bias"] = DensePlace(offsets[every])
-        return weight, offsets
+        return Linear(weight, bias=offsets, split=split)
 
     def stack(self, name: str, singles: Sequence[Mapping[str, int]], columns: int) -> WeightStack:
         """One matrix for each of `singles`, whose consecutive rows are its modules' (`name: rows`).
