@@ -48,15 +48,19 @@ def test_tests_lie_in_folders_named_as_the_rooms() -> None:
     """Whoever knows where a module is knows where its tests are; laws that cross rooms have a folder of their own."""
     trees = {
         ROOT / "tests/compat": ROOT / "runtime/paceline_compat",
+        ROOT / "tests/kernels": ROOT / "kernels/paceline_kernels",
         ROOT / "tests/operator": ROOT / "operator/paceline_operator",
-        ROOT / "tests/runtime/fetch": ROOT / "runtime/paceline_runtime/fetch",
-        ROOT / "tests/runtime/server": ROOT / "runtime/paceline_runtime/server",
+        ROOT / "tests/runtime": ROOT / "runtime/paceline_runtime",
     }
-    folders = {(tests, path.parent.relative_to(tests)) for tests in trees for path in tests.rglob("test_*.py")}
-    stray = {_name(tests / folder) for tests, folder in folders if not (trees[tests] / folder / "__init__.py").exists()}
+    files = [(tests, path.relative_to(tests)) for tests in trees for path in tests.rglob("test_*.py")]
+    rooms = {(tests, path.parent) for tests, path in files}
+    strays = {_name(tests / room) for tests, room in rooms if not (trees[tests] / room / "__init__.py").exists()}
+    loose = [(tests, path) for tests, path in files if len(path.parts) == 1]
+    homeless = [_name(tests / path) for tests, path in loose if not (trees[tests] / path.name.removeprefix("test_")).exists()]
 
-    assert len(folders) > 15
-    assert stray == {"tests/operator/laws"}
+    assert len(rooms) > 50
+    assert strays == {"tests/kernels/laws", "tests/operator/laws", "tests/runtime/laws"}
+    assert homeless == [], "a test beside the rooms is named as the module beside them that it is about"
 
 
 def test_prose_quotes_code_in_single_backticks() -> None:
