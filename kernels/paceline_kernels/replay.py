@@ -1,6 +1,6 @@
 """Which recurrent states a step moves on, and how far: the part that all stateful operations of a step share.
 
-Made once per forward by the layers; all tensors are on the device and nobody reads them back.
+The runtime makes it once per forward for its layers; all tensors are on the device and nobody reads them back.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The tensors of one target forward, handed from the device's programs to models, layers, proposers and caches.
 
-Everything is a device tensor except what the host knows for certain (a verify's width, the bounds of prefill chunks); nothing
-here reads a tensor back. Seat 0, page 0 and state slot 0 are dummies: inert rows point at them.
+Everything is a device tensor except what the host knows for certain (a verify's width, the bounds of prefill chunks); this
+module reads no tensor back. Seat 0, page 0 and state slot 0 are dummies: inert rows point at them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The `paceline` command: finds the subcommand, imports only its module, turns errors of its user's into one clear message.
+"""The `paceline` command: it finds the subcommand, imports that module only, and turns a user's errors into one clear message.
 
-Each command's module has `add_arguments(parser)` and `run(args) -> exit status`. It knows nothing else of them.
+Each command's module has `add_arguments(parser)` and `run(args) -> exit status`. This module knows nothing else of them.
 """
 
 from __future__ import annotations
@@ -62,14 +62,15 @@ def _run(name: str, words: Sequence[str]) -> int:
 
 
 def _refuse(name: str, problems: Sequence[str]) -> int:
-    """A line for each problem; the exit status. Not that of `check` and `plan` for what does not fit."""
+    """Print a line for each problem; the exit status, which is not the one of `check` and `plan` for a pair that does not
+    fit."""
     for problem in problems:
         print(f"paceline {name}: {problem}", file=sys.stderr)
     return EXIT_USAGE
 
 
 def _settle_output() -> None:
-    """Write what is left of the output or drop it: Python would try when it ends, and fail with a status of its own."""
+    """Write what is left of the output or drop it: Python would try that at its end, and fail with a status of its own."""
     try:
         print(end="", flush=True)
     except OSError:

@@ -1,6 +1,6 @@
 """What a run is configured with: `EngineConfig` for whoever builds an engine, `ServeConfig` for the HTTP server.
 
-Filled in by `flags.py`, `LLM(...)` and the tests. Values only: it reads no files and knows neither argparse nor torch.
+`flags.py`, `LLM(...)` and the tests fill it in. It holds values only: it reads no files and knows neither argparse nor torch.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ DType = Literal["auto", "float64", "float32", "bfloat16", "float16"]
 class EngineConfig:
     """How to load a model and run it.
 
-    `None` means: derived from the checkpoint and the memory plan. `memory_ratio` is the share of free device memory the
-    plan may use when neither `memory_bytes` nor `num_pages` says it outright; a page holds 64 tokens. `overlap` runs the
-    device one step ahead of the host (lag 1); `None` does so on a GPU, where alone it hides anything. `cuda_graphs` replays
-    decode steps on a GPU instead of launching them kernel by kernel; a CPU has none.
-    `speculative_adaptive` verifies fewer drafts, down to none, where that is measured to be faster. `decode_prefill_tokens`
-    fixes the prompt tokens of a step that also decodes; `None` measures how many take about as long as the decode step.
-    `seed` is that of requests without one. `dummy_weights` draws random weights, for benchmarks without a checkpoint.
+    `None` means: derived from the checkpoint and the memory plan. `memory_ratio` is the share of free device memory the plan
+    may use when neither `memory_bytes` nor `num_pages` says it outright; a page holds 64 tokens. `overlap` runs the device one
+    step ahead of the host (lag 1); `None` does so on a GPU only, since it hides nothing elsewhere. `cuda_graphs` replays decode
+    steps on a GPU instead of launching them kernel by kernel; a CPU has none. `speculative_adaptive` verifies fewer drafts,
+    down to none, where that is measured to be faster. `decode_prefill_tokens` fixes the prompt tokens of a step that also
+    decodes; `None` measures how many take about as long as the decode step. Requests without a seed take `seed`.
+    `dummy_weights` draws random weights, for benchmarks without a checkpoint.
     """
 
     model_path: str
@@ -54,7 +54,7 @@ class EngineConfig:
     threads: int | None = None
 
     def problems(self) -> list[str]:
-        """Everything wrong that shows without opening the checkpoint, named by flag; empty when there is nothing."""
+        """Everything that is wrong and shows without opening the checkpoint, named by flag; empty when nothing is."""
         return [message for ok, message in (*self._range_checks(), *self._speculation_checks()) if not ok]
 
     def _range_checks(self) -> list[tuple[bool, str]]:
@@ -117,7 +117,7 @@ class EngineConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ServeConfig:
-    """How the HTTP server presents the engine. `api_keys` empty means that everyone may ask, `admin_keys` that nobody may
+    """How the HTTP server presents the engine. With empty `api_keys` everyone may ask; with empty `admin_keys` nobody may
     administer.
 
     `keepalive_s` is how long a stream may be silent before an empty chunk is sent.

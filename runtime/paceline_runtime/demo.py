@@ -35,14 +35,14 @@ STREAMED = (
 WHOLE = "What is the capital of France? Answer in one sentence."
 CONTEXT_TOKENS = 2048
 MAX_ANSWER_TOKENS = 1900
-"""Beside either question the context has room for so many."""
+"""The context has room for so many beside either question."""
 BAR_WIDTH = 32
 POLL_S = 0.1
 STOP_TIMEOUT_S = 40
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """One choice only: it is a demonstration."""
+    """There is one flag only: this is a demonstration."""
     parser.add_argument("--max-tokens", type=int, default=120, metavar="N", help="length of an answer (default: 120)")
 
 
@@ -50,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
     """Show it; 0 if both questions were answered."""
     if not 1 <= args.max_tokens <= MAX_ANSWER_TOKENS:
         raise ConfigError([f"--max-tokens must be between 1 and {MAX_ANSWER_TOKENS}, got {args.max_tokens}"])
-    # Like Ctrl-C: by default it would end this process at once, and leave the server running.
+    # A TERM is handled like Ctrl-C: by default it would end this process at once, and leave the server running.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     model = find_model()
     say(f"Paceline serves {model.name}, {model.stat().st_size / 2**20:.0f} MiB, on this machine's CPU.")
@@ -80,7 +80,7 @@ class Answer:
 
     @property
     def tokens_per_step(self) -> float:
-        """Tokens for each forward pass of the model; 1 without speculation. The first token comes from the prompt's."""
+        """Tokens for each forward pass of the model; 1 without speculation. The first token comes from the prompt's pass."""
         num_steps = int(self.usage["completion_tokens_details"]["decode_steps"])
         return (self.num_tokens - 1) / max(1, num_steps)
 
@@ -182,7 +182,7 @@ def curl(url: str) -> str:
 
 
 def progress(fraction: float, text: str, end: str = "") -> None:
-    """A bar that is drawn over on a terminal; only the last one where there is none."""
+    """A bar that is drawn over on a terminal; without a terminal only the last one is printed."""
     if end or sys.stdout.isatty():
         bar = "#" * round(fraction * BAR_WIDTH)
         say(f"\r  [{bar:.<{BAR_WIDTH}}] {fraction:4.0%}  {text:<28}", end=end)

@@ -1,4 +1,4 @@
-"""Every environment variable that the runtime reads, in one place. Read at start-up by the commands, never later.
+"""Every environment variable that the runtime reads, in one place. The commands read them at start-up, never later.
 
 A variable that is set to something unusable is an error, not a default.
 """

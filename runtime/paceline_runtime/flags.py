@@ -1,6 +1,6 @@
 """The engine's command line flags, shared by every command that runs one (`serve`, `bench`).
 
-Turns flags into an `EngineConfig` and no further: values are checked by the config, files by whoever opens them.
+It turns flags into an `EngineConfig` and no further: the config checks values, and whoever opens files checks those.
 """
 
 from __future__ import annotations

@@ -107,7 +107,8 @@ class Ready(Message, frozen=True, kw_only=True):
 
 
 class Rebuilt(Message, frozen=True, kw_only=True):
-    """The cache now has `num_pages`; with an `error` it is as large as before, since requests run (`is_busy`) or it cannot be.
+    """The cache now has `num_pages`; with an `error` it is as large as before, since requests run (`is_busy`) or it cannot
+    change.
 
     `param` is the field of the `Rebuild` that is at fault.
     """

@@ -1,6 +1,6 @@
-"""What a caller may ask of one request's decoding. Parsed by the server, carried to the engine, read per row by the sampler.
+"""What a caller may ask of one request's decoding. The server parses it, a plan carries it, the device keeps it by seat.
 
-Knows no torch and no wire format; validation names every bad field at once.
+It knows no torch and no wire format; validation names every bad field at once.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ MAX_STOP_STRING_CHARS = 512
 MAX_STOP_TOKEN_IDS = 1024
 MAX_LOGIT_BIAS = 1024
 LARGEST_LOGIT_BIAS = 1e30
-"""Enough to force or forbid a token whatever its logit, and still a float32 when logits are added to it."""
+"""Such a bias forces or forbids a token whatever its logit, and remains a float32 when the logit is added."""
 MAX_TOP_K = 2**31 - 1
 MAX_TOP_LOGPROBS = 20
 
@@ -73,7 +73,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
             between("min_p", 0.0, 1.0),
             between("presence_penalty", -2.0, 2.0),
             between("frequency_penalty", -2.0, 2.0),
-            between("repetition_penalty", 0.01, 10.0),  # logits are divided by it, in float32
+            between("repetition_penalty", 0.01, 10.0),  # the logits are divided by the temperature, in float32
             ("stop_token_ids", len(self.stop_token_ids) <= MAX_STOP_TOKEN_IDS, f"holds more than {MAX_STOP_TOKEN_IDS} tokens"),
             ("logit_bias", len(self.logit_bias) <= MAX_LOGIT_BIAS, f"holds more than {MAX_LOGIT_BIAS} tokens"),
             (

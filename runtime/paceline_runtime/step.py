@@ -1,8 +1,8 @@
 """One step of the engine as plain values: what the host plans, and what comes back from the device.
 
-Made by the scheduler and read by `device`; it can be encoded, so a plan can be carried out in another process than the one that
-made it. A row names its *seat*, a request's place among the running ones; what never changes while it sits there travels once,
-with its `Start`. It knows no request, no tensor and no policy.
+The scheduler makes plans and `device` carries them out; a plan can be encoded, so another process than the one that made it can
+carry it out. A row names its *seat*, a request's place among the running ones; what never changes while a request sits there
+travels once, with its `Start`. It knows no request, no tensor and no policy.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import msgspec
 from paceline_runtime.params import MAX_LOGIT_BIAS, MAX_TOP_LOGPROBS, SamplingParams
 
 SMALL_TOP_K = 64
-"""Up to this top-k the vocabulary is not sorted: p is supported on so few ids that they are picked directly."""
+"""A vocabulary is not sorted for a top-k up to this one: p is supported on so few ids that they are picked directly."""
 
 
 class Start(msgspec.Struct, frozen=True):
     """A request takes a seat: its committed tokens, the pages of its cached prefix, and what its tokens are chosen by.
 
-    `key` is that of its random streams (seed and choice already mixed). `restore_slot` 0 means an empty state.
+    `key` is the key of its random streams (seed and choice already mixed). `restore_slot` 0 means an empty state.
     """
 
     seat: int
@@ -76,7 +76,7 @@ class Flush(msgspec.Struct, frozen=True):
 
 
 class Variant(msgspec.Struct, frozen=True):
-    """Which work choosing the tokens of some rows takes: it picks the path, never what a row gets.
+    """The work that choosing the tokens of some rows takes: a variant picks the path, never what a row gets.
 
     `support` bounds the ids that p of any sampled row is supported on (0: no bound), `num_biases` the biased tokens of any
     row; `num_logprobs` is the most alternatives that a row asks for, None where none asks for log probabilities.
@@ -94,7 +94,7 @@ class Variant(msgspec.Struct, frozen=True):
         return self.has_penalties or self.num_biases > 0
 
     def rounded(self) -> Variant:
-        """One of few variants that do all of this work: what is captured is captured for each of them."""
+        """One of the few variants that do all of this work: each of them needs a capture of its own."""
         return Variant(
             self.is_sampled,
             SMALL_TOP_K if self.support else 0,
@@ -130,7 +130,7 @@ class Variant(msgspec.Struct, frozen=True):
 class StepPlan(msgspec.Struct, frozen=True, kw_only=True):
     """What one step does, in this order: flushes, releases, starts, page changes, decode with `depth` drafts a row, prefill.
 
-    Plans are numbered in order. `decode_variant` is that of all decode rows, `draw_variant` that of the prefill rows that draw.
+    Plans are numbered in order. `decode_variant` covers all decode rows, `draw_variant` the prefill rows that draw.
     """
 
     number: int = 0
@@ -146,7 +146,8 @@ class StepPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to launch. A start alone is work: a request may come back with all it needs still cached."""
+        """Whether there is nothing to launch. A start alone is work: a request may come back while all that it needs is still
+        cached."""
         return not (self.flushes or self.released or self.starts or self.decode or self.prefill)
 
 

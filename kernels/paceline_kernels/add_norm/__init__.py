@@ -1,6 +1,7 @@
 """The residual addition and the norm that follows it, or the norm alone, over rows [N, H].
 
-Decoder layers are made of it: what a part of a layer gives is added where the next part begins, in one pass over the rows.
+The norm layer calls it: the next part of a decoder layer adds what the part before it gave, in one pass over the rows. It
+knows neither part.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The residual addition and the norm that follows it as one Triton kernel: a program a row.
+"""The residual addition and the norm that follows it as one Triton kernel: one program computes one row.
 
-Called between the parts of a decoder layer on a GPU, where plain torch makes up to six launches of it.
+The face calls it on a GPU, where plain torch makes up to six launches of it.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _add_norm(
         added = tl.load(added_at, mask=inside, other=0.0).to(tl.float32)
         for part in tl.static_range(1, PARTS):
             added += tl.load(added_at + part * part_stride, mask=inside, other=0.0).to(tl.float32)
-        # Rounded as the product would have been.
+        # The sum of the parts is rounded as a whole product would have been.
         value += added.to(hidden_ptr.dtype.element_ty).to(tl.float32)
         rounded = value.to(hidden_ptr.dtype.element_ty)
         tl.store(hidden_ptr + row * size + c, rounded, mask=inside)

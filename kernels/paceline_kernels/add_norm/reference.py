@@ -1,6 +1,6 @@
 """The residual addition and the norm that follows it, in plain torch.
 
-Called between the parts of a decoder layer. It refuses to know what was added.
+The face calls it. It refuses to know what was added.
 """
 
 from __future__ import annotations

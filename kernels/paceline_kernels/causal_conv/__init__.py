@@ -1,7 +1,8 @@
 """Depthwise causal convolution with SiLU over rows whose predecessors are kept in slots, and a journal of a verify's rows.
 
-A slot's state is the K - 1 inputs before the next row; a verify does not move it, but journals its own inputs, of which the
-next step applies those that were accepted. Which slots and how many rows are device tensors that nobody reads back.
+The Gated DeltaNet layers and their states call it. A slot's state is the K - 1 inputs before the next row. A verify does not
+move the state: it journals its own inputs, and the next step applies those that were accepted. Device tensors, which nobody
+reads back, say which slots and how many rows.
 
 Shapes: states [S, K - 1, C] by slot; journal [J, R, C]; weight [C, K], the last tap for the row itself.
 """

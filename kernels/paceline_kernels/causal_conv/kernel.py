@@ -1,7 +1,7 @@
 """The verify of the causal convolution in Triton: replay, outputs and the new journal in one pass.
 
-Plain torch makes some twenty launches of it in every layer. A program owns a block of channels of one request, so nobody else
-reads what it overwrites; it computes all outputs before it does.
+The face calls it on a GPU, where plain torch makes some twenty launches of it in every layer. A program owns a block of
+channels of one request, so no other program reads what it overwrites, and it overwrites only after it has all outputs.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def _verify_conv(
             value = _input(states_ptr, journal_ptr, slot, journal, past, num_journal, channels, c, KEPT)
             place = (target * KEPT + row) * channels + c
             tl.store(states_ptr + place, value.to(states_ptr.dtype.element_ty), mask=inside)
-    # Upwards: row r takes what stood at r + num_rows, which no earlier row has overwritten.
+    # The loop goes upwards: row r takes what stood at r + num_rows, which no earlier row has overwritten.
     for row in tl.static_range(KEPT):
         past = num_rows + row
         value = _input(states_ptr, journal_ptr, slot, journal, past, num_journal, channels, c, KEPT)

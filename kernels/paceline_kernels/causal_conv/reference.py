@@ -1,4 +1,7 @@
-"""Depthwise causal convolution with state and journal, in plain torch. It refuses to know about requests."""
+"""Depthwise causal convolution with state and journal, in plain torch.
+
+The face calls it. It refuses to know about requests.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from torch.nn import functional
 from paceline_kernels.replay import Replay
 
 _TILE_ROWS = 1024
-"""Rows of a prefill convolved at once: the sums are float32 and would take several times the memory of a long chunk."""
+"""A prefill convolves so many rows at once: the float32 sums of a long chunk would take several times its memory."""
 
 
 def replay_conv(states: torch.Tensor, journal: torch.Tensor, replay: Replay) -> torch.Tensor:

@@ -1,8 +1,8 @@
 """Projection of context rows to the keys and values of every draft layer, 64 rows at a time.
 
-Called by the draft's context ring when rows are written and when a ring is rebuilt from pages. A matmul rounds differently
-at different row counts; here every matmul, norm and rotation has the one tile shape, so a row's keys and values do not
-depend on the rows beside it, and a rebuilt ring equals the original bit for bit. Large matmuls stay torch's.
+The face offers it as it is: large matmuls stay torch's. A matmul rounds differently at different row counts; here every matmul,
+norm and rotation has the same tile shape, so a row's keys and values do not depend on the rows beside it, and a ring that is
+rebuilt from pages equals the original bit for bit.
 """
 
 from __future__ import annotations

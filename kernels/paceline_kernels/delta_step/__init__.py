@@ -1,7 +1,7 @@
 """One Gated DeltaNet layer of a verify between its two projections: convolution, delta rule with a journal, gated norm.
 
-The states move on by the rows of the last verify that were accepted, and the new rows are journaled. Which states, and how
-many rows, are device tensors that nobody reads back.
+The Gated DeltaNet layers call it. It moves the states on by the rows of the last verify that were accepted, and journals the
+new rows. Device tensors, which nobody reads back, say which states and how many rows.
 """
 
 from __future__ import annotations

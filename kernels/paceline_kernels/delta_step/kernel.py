@@ -1,7 +1,7 @@
 """One Gated DeltaNet layer of a verify between its two projections, as three Triton kernels.
 
-Called by the Gated DeltaNet layers on a GPU. The first convolves and normalises the rows, a program a head of a request; the
-second moves the state on and computes the new rows from it (`gated_delta`); the third norms and gates what came out and keeps
+The face calls it on a GPU. The first kernel convolves and normalises the rows, one program for one head of a request; the
+second moves the state on and computes the new rows from it (`gated_delta`); the third norms and gates the outputs and keeps
 keys and decays, which no program of the second may overwrite while others read them.
 """
 
@@ -141,7 +141,7 @@ def _prepare_rows(
 ):
     """One head of one request: heads 0 .. Hk - 1 are queries, then as many keys, then the values.
 
-    Everything is read before anything is written, in tiles of all rows: what is waited for is one load, not a chain of them.
+    A program reads everything before it writes anything, in tiles of all rows: it waits for one load, not for a chain of them.
     """
     request, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     i, w, r = tl.arange(0, BLOCK), tl.arange(0, ROWS), tl.arange(0, KEPT_ROWS)
@@ -183,7 +183,7 @@ def _prepare_rows(
     place = (journal * num_journal + w)[:, None] * channels + c[None, :]
     tl.store(journal_ptr + place, new, mask=live[:, None] & inside[None, :])
 
-    # Rounded as the layers hand it on where nothing is fused.
+    # The value is rounded as the layers hand it on where nothing is fused.
     convolved = (total * tl.sigmoid(total)).to(v_ptr.dtype.element_ty).to(tl.float32)
     token = request * WIDTH + w
     tile = live[:, None] & inside[None, :]

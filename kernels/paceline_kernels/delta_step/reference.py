@@ -1,8 +1,7 @@
 """One Gated DeltaNet layer of a verify between its two projections, in plain torch.
 
-Called by the Gated DeltaNet layers. Rows come as the input projection gives them (q, k and v before their convolution, the
-gate z, and b and a of every value head); what leaves goes to the output projection. The states move on by the rows of the last
-verify that were accepted, and the new rows are journaled. It refuses to know about requests and reads nothing back.
+The face calls it. Rows come as the input projection gives them (q, k and v before their convolution, the gate z, and b and a of
+every value head); the results go to the output projection. It refuses to know about requests and reads nothing back.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The gated activation of a feed-forward layer over rows that hold gate and up in turn."""
+"""The gated activation of a feed-forward layer over rows that hold gate and up in turn.
+
+The products of `skinny_linear` call it for many rows; for few rows the product itself computes it.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The gated activation of a feed-forward layer in Triton: gate and up are read as pairs, so every access is contiguous.
+"""The gated activation of a feed-forward layer in Triton: it reads gate and up as pairs, so every access is contiguous.
 
-Called by the feed-forward layers on a GPU.
+The face calls it on a GPU.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The gated activation of a feed-forward layer, in plain torch.
 
-Called by the feed-forward layers for many rows; few rows get it with their product (`skinny_linear`).
+The face calls it.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """The gated delta rule: prefill from a state, and a verify that journals its rows instead of writing the state.
 
 Per value head, state S [Dk, Dv] and a row (q, k, v, g, beta): S <- e^g S; u = beta (v - k^T S); S <- S + k u^T; o = q^T S
-(Yang et al. 2024, arXiv 2412.06464). A verify must not write ahead, since its rows may be rejected: it keeps of each row what
-the row would add, the key, the corrected value u and the cumulated log decay. The next step applies the accepted rows to the
-state as one product. States and journal are float32, or float64 where the engine is. Hk key heads serve Hv value heads, each
-Hv / Hk neighbouring ones.
+(Yang et al. 2024, arXiv 2412.06464). The Gated DeltaNet layers call it. A verify must not write ahead, since its rows may be
+rejected: it keeps what each row would add, which is the key, the corrected value u and the cumulated log decay. The
+next step applies the accepted rows to the state as one product. States and journal are float32, or float64 where the engine
+is. Each of Hk key heads serves Hv / Hk neighbouring ones of Hv value heads.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def prefill_delta(
 
 @functools.cache
 def _has_fla() -> bool:
-    """Whether flash-linear-attention can be imported; looked for once, and missed aloud once."""
+    """Whether flash-linear-attention can be imported; the first call looks for it, and warns where it is missing."""
     try:
         import paceline_kernels.gated_delta.fla_prefill  # noqa: F401
     except ModuleNotFoundError as error:

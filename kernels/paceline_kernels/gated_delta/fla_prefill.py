@@ -1,6 +1,6 @@
 """Prefill of the gated delta rule by flash-linear-attention's chunked kernel, which large prompts need on a GPU.
 
-Imported only where there is a GPU: without one, fla's mere presence breaks transformers.
+The face imports it only where there is a GPU: without one, fla's mere presence breaks transformers.
 """
 
 from __future__ import annotations

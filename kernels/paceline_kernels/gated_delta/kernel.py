@@ -1,4 +1,7 @@
-"""The verify of the gated delta rule on a GPU, for rows as the convolution gives them."""
+"""The verify of the gated delta rule on a GPU, for rows as the convolution gives them.
+
+The face calls it; `recurrence.py` launches what it prepares.
+"""
 
 from __future__ import annotations
 

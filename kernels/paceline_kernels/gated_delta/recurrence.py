@@ -1,6 +1,6 @@
 """How the recurrence of the gated delta rule is launched on a GPU; `jitted.py` holds what its kernels do.
 
-Called by `verify_delta` and by `delta_step`, which prepare its rows each in their own way.
+`verify_delta` and `delta_step` call it; each prepares the rows in its own way.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class PreparedRows:
 def advance_and_verify(states: torch.Tensor, journal: Journal, replay: Replay, rows: PreparedRows) -> torch.Tensor:
     """Move states [S, Hv, Dk, Dv] on by their journals, then compute the new rows from them: float32 [B, W, Hv, Dv].
 
-    Of the journal only the values are replaced. Value heads share keys, and blocks of columns share decays, so no program may
-    write these while others read them: whoever calls keeps them afterwards.
+    It replaces only the values of the journal. Value heads share keys, and blocks of columns share decays, so no program may
+    write keys or decays while others read them: the caller keeps them afterwards.
     """
     batch, width, key_heads, key_dim = rows.k.shape
     value_heads, value_dim = rows.v.shape[-2:]

@@ -1,6 +1,6 @@
 """The gated delta rule over states in slots, with a journal, in plain torch, some rows at a time.
 
-It refuses to know about requests, and reads nothing back to the host.
+The face calls it. It refuses to know about requests, and reads nothing back to the host.
 """
 
 from __future__ import annotations

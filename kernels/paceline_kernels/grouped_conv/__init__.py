@@ -1,4 +1,7 @@
-"""Grouped dynamic causal convolution over the rows of a draft block, as DFlash 2 has it."""
+"""Grouped dynamic causal convolution over the rows of a draft block, as DFlash 2 has it.
+
+The layers of the draft call it. It knows no request: a block is an axis.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Grouped dynamic causal convolution in Triton: one pass over a block where plain torch makes several of its size.
 
-Same result as `reference.py` up to rounding, computed in float32.
+The face calls it on a GPU. It gives the same result as `reference.py` up to rounding, computed in float32.
 """
 
 from __future__ import annotations

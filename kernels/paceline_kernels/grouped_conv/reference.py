@@ -1,7 +1,7 @@
 """Grouped dynamic causal convolution of DFlash 2, in plain torch.
 
-It refuses to know about layers: the caller projects the dynamic part and hands in the block as its own axis, so no row sees
-the rows of another request.
+The face calls it. It refuses to know about layers: the caller projects the dynamic part and hands in the block as its own axis,
+so no row sees the rows of another request.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Linear layers whose weights differ by group of rows: the experts of a mixture."""
+"""Linear layers whose weights differ by group of rows: the experts of a mixture.
+
+Stacks of weights call it. It refuses to know who routed the rows.
+"""
 
 from __future__ import annotations
 

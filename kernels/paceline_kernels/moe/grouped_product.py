@@ -18,5 +18,5 @@ def grouped_linear(x: torch.Tensor, weights: torch.Tensor, ends: torch.Tensor) -
     """The operation, in one product."""
     outside = torch.arange(len(x), device=x.device) >= ends[-1]
     out = functional.grouped_mm(x, weights.transpose(1, 2), offs=ends)
-    # Rows of no expert are left unwritten by torch, and may hold NaN.
+    # Torch leaves rows of no expert unwritten, and they may hold NaN.
     return out.masked_fill_(outside[:, None], 0.0)

@@ -1,6 +1,7 @@
 """Attention over paged K/V: rows of a verify over many requests, a chunk of one request's prefill, and the write.
 
-What all layers of a forward share is prepared once, as a context; with it the implementation is chosen for all of them.
+The attention layers call it. A context holds what all layers of a forward share; whoever makes it chooses the implementation
+for all of them.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ def verify_context(
 ) -> VerifyContext:
     """Prepare a verify of `width` rows per request with queries of `dtype`.
 
-    page_table: int64 [B, P]; lengths: int64 [B]. Positions before `first` are seen by nobody; only a request of fewer tokens
-    has none to spare.
+    page_table: int64 [B, P]; lengths: int64 [B]. Rows see no position before `first`; in a request of fewer
+    tokens, none before its length.
     """
     if runs_kernel(backend, lengths.device, dtype):
         return VerifyContext(page_table, lengths, first)

@@ -1,4 +1,4 @@
-"""What all layers of one forward share of its attention. Built through the package, once per forward."""
+"""What all layers of one forward share of its attention. The face builds it, once per forward."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import torch
 class Gather:
     """Where the reference finds the keys of B requests, and which of their W rows see them.
 
-    slots: int64 [B * L], cache slot of each of the L = P * page_size key positions of each request
+    cells: int64 [B * L], cell (page * page_size + offset) of each of the L = P * page_size key positions of each request
     bias:  [B, 1, W, L] of the query's dtype, 0 where row j sees the key and -inf elsewhere
     """
 
-    slots: torch.Tensor
+    cells: torch.Tensor
     bias: torch.Tensor
 
 

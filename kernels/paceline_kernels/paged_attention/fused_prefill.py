@@ -1,6 +1,6 @@
 """The attention of a prefill chunk in the form in which torch's attention stays fused on a GPU.
 
-Under its symbolic mask nothing of the size [T, start + T] exists.
+The face calls it on a GPU. Under torch's symbolic mask nothing of the size [T, start + T] exists.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Attention of a verify over paged K/V as two Triton kernels: partial results per part of the context, then their sum.
 
-Few rows and a long context leave a GPU idle unless the context is split over programs (Flash-Decoding,
-https://pytorch.org/blog/flash-decoding). The rows of all query heads that share a K/V head form one tile, so each key is
-read once for all of them. Bounds come from `lengths` on the device: pages past a request's end are not read.
+The face calls it on a GPU. Few rows and a long context leave a GPU idle unless the context is split over programs
+(Flash-Decoding, https://pytorch.org/blog/flash-decoding). The rows of all query heads that share a K/V head form one tile, so
+each key is read once for all of them. Bounds come from `lengths` on the device: pages past a request's end are not read.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Attention over K/V in pages, in plain torch: gathers the pages of a request and calls torch's attention.
+"""Attention over K/V in pages, in plain torch: it gathers the pages of a request and calls torch's attention.
 
-It refuses to know about requests and layers, and reads nothing back to the host: shapes come from shapes, lengths stay on
-the device.
+The face calls it. It refuses to know about requests and layers, and reads nothing back to the host: shapes come from shapes,
+lengths stay on the device.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ def verify_gather(
     a bias of -inf alone would turn a NaN key into a NaN score, and a weight of 0 a NaN value into a NaN output.
     """
     positions = torch.arange(page_table.shape[1] * page_size, device=page_table.device)
-    slots = (page_table * page_size).repeat_interleave(page_size, dim=1) + positions % page_size
-    slots = torch.where(positions < (lengths + width)[:, None], slots, slots[:, :1])
+    cells = (page_table * page_size).repeat_interleave(page_size, dim=1) + positions % page_size
+    cells = torch.where(positions < (lengths + width)[:, None], cells, cells[:, :1])
     last_seen = lengths[:, None] + torch.arange(width, device=lengths.device)
     hidden = (positions > last_seen[:, :, None]) | (positions < lengths.clamp(max=first)[:, None, None])
     bias = torch.zeros(hidden.shape, dtype=dtype, device=hidden.device).masked_fill_(hidden, -torch.inf)
-    return Gather(slots.flatten(), bias[:, None])
+    return Gather(cells.flatten(), bias[:, None])
 
 
 def verify_attention(
@@ -35,7 +35,7 @@ def verify_attention(
     """The operation, over gathered keys and values."""
     gather = context.gather
     assert gather is not None, "the context was prepared for the kernel"
-    k, v = (_flat(pages).index_select(0, gather.slots).view(len(q), -1, *pages.shape[2:]) for pages in (keys, values))
+    k, v = (_flat(pages).index_select(0, gather.cells).view(len(q), -1, *pages.shape[2:]) for pages in (keys, values))
     out = functional.scaled_dot_product_attention(
         q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), attn_mask=gather.bias, scale=scale, enable_gqa=True
     )
@@ -74,10 +74,10 @@ def chunk_rows(cache: torch.Tensor, context: PrefillContext, num_tokens: int) ->
     return cache.index_select(0, pages).flatten(0, 1)[:end].transpose(0, 1)
 
 
-def write_pages(keys: torch.Tensor, values: torch.Tensor, slots: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
-    """Store rows k, v [N, Hkv, D] at cache slots int64 [N]; rows that share a slot (inert ones) leave either."""
-    _flat(keys).index_copy_(0, slots, k)
-    _flat(values).index_copy_(0, slots, v)
+def write_pages(keys: torch.Tensor, values: torch.Tensor, cells: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
+    """Store rows k, v [N, Hkv, D] at cells int64 [N]; of rows that share a cell (inert ones) any one stays."""
+    _flat(keys).index_copy_(0, cells, k)
+    _flat(values).index_copy_(0, cells, v)
 
 
 def _flat(pages: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,7 @@
-"""From an attention's projected rows to queries and pages: norms on heads, rotary positions, K/V written in place."""
+"""From an attention's projected rows to queries and pages: norms on heads, rotary positions, K/V written in place.
+
+The attention layers call it. It refuses to know which page belongs to whom.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""From an attention's projected rows to queries and pages as one Triton kernel: a program a head of a row.
+"""From an attention's projected rows to queries and pages as one Triton kernel: one program for one head of a row.
 
-Called by the attention layers on a GPU, where plain torch makes some fifteen launches of it in every layer.
+The face calls it on a GPU, where plain torch makes some fifteen launches of it in every layer.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """From an attention's projected rows to queries and pages, in plain torch: norms on heads, rotary positions, K/V in place.
 
-Called by the attention layers. It refuses to know which page belongs to whom: a row's place in the pages is a number.
+The face calls it. It refuses to know which page belongs to whom: a row's place in the pages is a number.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def place_heads(
     q, k, v = split_heads(projected, layout)
     if norms is not None:
         q, k = _norm(q, norms.q, norms.eps), _norm(k, norms.k, norms.eps)
-    if norms is None and not layout.gated:  # neighbours in a row: one rotation serves both
+    if norms is None and not layout.gated:  # q and k are neighbours in a row: one rotation serves both
         both = projected.view(len(projected), -1, layout.head_dim)[:, : layout.num_heads + layout.num_kv_heads]
         q, k = apply_rotary(both, rotary).tensor_split((layout.num_heads,), dim=1)
     else:

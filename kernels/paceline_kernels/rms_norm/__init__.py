@@ -1,4 +1,4 @@
-"""Root-mean-square normalisation over the last dimension."""
+"""Root-mean-square normalisation over the last dimension. Norm layers call it, and references of fused operations."""
 
 from paceline_kernels.rms_norm.reference import rms_norm
 

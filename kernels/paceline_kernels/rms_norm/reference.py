@@ -1,4 +1,4 @@
-"""RMS norm (Zhang and Sennrich 2019, arXiv 1910.07467), by torch's own operator. Called by the norm layer."""
+"""RMS norm (Zhang and Sennrich 2019, arXiv 1910.07467), by torch's own operator."""
 
 from __future__ import annotations
 

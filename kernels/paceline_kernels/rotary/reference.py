@@ -1,6 +1,6 @@
 """Rotary embeddings (Su et al. 2021, arXiv 2104.09864) in the two-halves layout, in plain torch.
 
-Called by the rotary layer. Which frequencies a config means is decided there; here they are numbers.
+The rotary layer decides which frequencies a config means; here they are numbers.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""The selector walk of DFlash 2: a path through the candidates of a block's slots, greedy and sampled rows together.
+"""The selector walk of DFlash 2: a path through the candidates of a block's drafts, greedy and sampled rows together.
 
-Only the temperature enters the draft's distribution; every other sampling parameter acts on the target's side of the verify.
+The draft calls it. Only the temperature enters the draft's distribution; every other sampling parameter acts on the target's
+side of the verify.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ def select_path(
     *,
     backend: Backend = Backend.AUTO,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Walk K slots of C candidates: (tokens int64 [B, K], q [B, K, C] over the candidates, at least float32).
+    """Walk K drafts of C candidates: (tokens int64 [B, K], q [B, K, C] over the candidates, at least float32).
 
-    Slot j scores `unary + <predecessor[previous token] * hidden[j], successor[candidate]>`. A greedy row (temperature 0)
+    Draft j scores `unary + <predecessor[previous token] * hidden[j], successor[candidate]>`. A greedy row (temperature 0)
     takes the argmax, the first of equals; a sampled row draws from q = softmax(score / temperature), by Gumbel noise keyed
     with the candidate's id, so the order of candidates does not matter. A candidate of q = 0 is never drawn.
 

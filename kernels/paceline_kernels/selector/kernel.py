@@ -1,7 +1,8 @@
-"""The selector walk in Triton: all slots of a block in one program, greedy and sampled rows in one launch.
+"""The selector walk in Triton: all drafts of a block in one program, greedy and sampled rows in one launch.
 
-In plain torch a walk of 7 slots is some hundred launches of a few microseconds of work each. Scores are float32, Gumbel noise
-is float64 from the same counters, so a row draws what the reference draws but where two scores differ by no more than rounding.
+The face calls it on a GPU. In plain torch a walk of 7 drafts is some hundred launches of a few microseconds of work each.
+Scores are float32, Gumbel noise is float64 from the same counters, so a row draws what the reference draws unless two scores
+differ by no more than rounding.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ def select_path(
     positions: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The operation; q is float32."""
-    batch, num_slots, num_candidates = candidates.shape
+    batch, num_drafts, num_candidates = candidates.shape
     rank = hidden.shape[-1]
-    tokens = torch.empty((batch, num_slots), dtype=torch.int64, device=unary.device)
-    q = torch.empty((batch, num_slots, num_candidates), dtype=torch.float32, device=unary.device)
+    tokens = torch.empty((batch, num_drafts), dtype=torch.int64, device=unary.device)
+    q = torch.empty((batch, num_drafts, num_candidates), dtype=torch.float32, device=unary.device)
     _select_path[(batch,)](
         unary_ptr=unary.contiguous(),
         ids_ptr=candidates.contiguous(),
@@ -42,7 +43,7 @@ def select_path(
         positions_ptr=positions.contiguous(),
         tokens_ptr=tokens,
         q_ptr=q,
-        num_slots=num_slots,
+        num_drafts=num_drafts,
         num_candidates=num_candidates,
         rank=rank,
         PURPOSE=PROPOSAL,
@@ -65,7 +66,7 @@ def _select_path(
     positions_ptr,
     tokens_ptr,
     q_ptr,
-    num_slots,
+    num_drafts,
     num_candidates,
     rank,
     PURPOSE: tl.constexpr,
@@ -80,8 +81,8 @@ def _select_path(
     is_sampled = temperature > 0
     divisor = tl.where(is_sampled, temperature, 1.0)
     seed = tl.load(seeds_ptr + row + c * 0)
-    for slot in range(num_slots):
-        at = row * num_slots + slot
+    for draft in range(num_drafts):
+        at = row * num_drafts + draft
         ids = tl.load(ids_ptr + at * num_candidates + c, mask=is_candidate, other=0)
         hidden = tl.load(hidden_ptr + at * rank + r, mask=in_rank, other=0.0).to(tl.float32)
         context = hidden * tl.load(predecessor_ptr + previous * rank + r, mask=in_rank, other=0.0).to(tl.float32)

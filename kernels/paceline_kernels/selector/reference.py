@@ -1,4 +1,4 @@
-"""The selector walk of DFlash 2, in plain torch, slot after slot."""
+"""The selector walk of DFlash 2, in plain torch, draft after draft. The face calls it."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def select_path(
     divisor = torch.where(sampled, temperature, 1.0)[:, None]
     tokens, q = [], []
     previous = anchors
-    for slot in range(unary.shape[1]):
-        ids = candidates[:, slot]
-        scores = pair_scores(unary[:, slot], hidden[:, slot], predecessor[previous], successor[ids])
-        # The maximum is taken off before the division: the smallest temperatures would overflow after it.
+    for draft in range(unary.shape[1]):
+        ids = candidates[:, draft]
+        scores = pair_scores(unary[:, draft], hidden[:, draft], predecessor[previous], successor[ids])
+        # The maximum comes off before the division: with the smallest temperatures the quotients would overflow.
         probs = torch.softmax((scores - scores.amax(-1, keepdim=True)) / divisor, -1)
-        noise = gumbel(seeds[:, None], positions[:, slot, None], PROPOSAL, ids)
+        noise = gumbel(seeds[:, None], positions[:, draft, None], PROPOSAL, ids)
         drawn = (probs.to(torch.float64).log() + noise).argmax(-1)
         index = torch.where(sampled, drawn, scores.argmax(-1))
         previous = ids.gather(-1, index[:, None])[:, 0]
@@ -38,7 +38,7 @@ def select_path(
 
 
 def pair_scores(unary: torch.Tensor, hidden: torch.Tensor, predecessor: torch.Tensor, successor: torch.Tensor) -> torch.Tensor:
-    """Scores [B, C] of one slot's candidates after a known token, in at least float32.
+    """Scores [B, C] of one draft's candidates after a known token, in at least float32.
 
     unary: [B, C]; hidden, predecessor: [B, r]; successor: [B, C, r]
     """

@@ -1,6 +1,7 @@
 """Products of few rows with a large matrix: `x W^T + b`, the same as sums over parts of the columns, and the gated activation.
 
-How a product is cut was measured (`tiles.py`); a product that nobody measured, and more than 64 rows, go to torch's library.
+Dense weights call it. How a product is cut was measured (`tiles.py`); a product that nobody measured, and one of more than 64
+rows, goes to torch's library.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Products of few rows in Triton's language: weight rows are read once, in tiles, past all rows of x, which stay in the cache.
+"""Products of few rows in Triton's language: a program reads weight rows once, in tiles, past all rows of x, which stay cached.
 
-Launched by `streaming.py`. The rows are padded to a tile of 16, 32 or 64 for the matrix unit; weights are marked as the first
+`streaming.py` launches it. The rows are padded to a tile of 16, 32 or 64 for the matrix unit; weights are marked as the first
 to leave the cache.
 """
 
@@ -54,7 +54,7 @@ def stream(
     if HAS_BIAS:
         total += tl.load(bias_ptr + n, mask=in_outputs, other=0.0).to(tl.float32)[None, :]
     if GATED:
-        # Rounded as where the activation has a launch of its own: other numbers of rows go there, and must give the same.
+        # Gate and up are rounded as where the activation has a launch of its own: many rows go there, and must give the same.
         rounded = total.to(out_ptr.dtype.element_ty).to(tl.float32)
         gate, up = tl.split(tl.reshape(rounded, (BLOCK_M, BLOCK_N // 2, 2)))
         half = block * (BLOCK_N // 2) + tl.arange(0, BLOCK_N // 2)

@@ -1,6 +1,6 @@
 """Products of few rows with a large matrix, in plain torch: `x W^T + b`, and the gated activation of interleaved rows.
 
-Called by the linear layers. It refuses to know what the rows are. A gated weight holds gate and up in turn: row 2i is gate i,
+The face calls it. It refuses to know what the rows are. A gated weight holds gate and up in turn: row 2i is gate i,
 row 2i + 1 is up i, so that one read of the matrix gives both halves of a product.
 """
 
@@ -18,7 +18,7 @@ def skinny_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | No
 def linear_parts(x: torch.Tensor, weight: torch.Tensor, parts: int) -> torch.Tensor:
     """`x W^T` as `parts` sums over equal runs of columns, the last one shorter: [parts, M, N] in at least float32.
 
-    Whoever reads the product next adds them: a matrix with few rows is read faster in parts, and their sum takes no launch.
+    The next reader of the product adds the parts: a matrix with few rows is read faster in parts, and the sum takes no launch.
     """
     wide = torch.promote_types(x.dtype, torch.float32)
     run = -(-x.shape[1] // parts)

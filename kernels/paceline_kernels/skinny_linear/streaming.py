@@ -1,7 +1,7 @@
 """How products of up to 64 rows are launched on a GPU: programs stream tiles of weight rows past all rows of x.
 
-Called by the face with the cut of the product; `jitted.py` holds what the kernels do. Few rows are bound by reading weights.
-Measured on an H200 at the shapes of a 27B model: 3.9 to 4.1 TB/s, cuBLAS 3.4 to 4.0 (docs/perf-log.md).
+The face calls it with the cut of the product; `jitted.py` holds what the kernels do. Reading weights bounds a product of few
+rows. Measured on an H200 at the shapes of a 27B model: 3.9 to 4.1 TB/s, cuBLAS 3.4 to 4.0 (docs/perf-log.md).
 """
 
 from __future__ import annotations

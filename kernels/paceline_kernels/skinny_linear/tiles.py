@@ -1,6 +1,6 @@
 """How products of few rows are cut on a device: measured figures, shipped for an H200 and written by `paceline bench tune`.
 
-Read when a model is built and asked at every launch that is captured. It refuses to know torch: a product is four numbers.
+Layers read it when a model is built; the face asks it at every launch. It refuses to know torch: a product is four numbers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Literal
 Kind = Literal["whole", "parts", "gated"]
 """What becomes of a product: rows for the next layer, sums that something adds, or the activation of neighbouring outputs."""
 MAX_ROWS = 64
-"""More rows are bound by arithmetic, where torch's library is better."""
+"""Arithmetic bounds a product of more rows, and torch's library is better at that."""
 ROW_BUCKETS = (1, 8, 16, 32, 64)
 """Rows are measured at these and served by the next larger one."""
 _SHIPPED = Path(__file__).parent / "measured"

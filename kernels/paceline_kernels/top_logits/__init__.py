@@ -1,4 +1,4 @@
-"""The likeliest ids of rows of logits, ties broken by id."""
+"""The likeliest ids of rows of logits, ties broken by id. It is made for sampling and proposers."""
 
 from __future__ import annotations
 

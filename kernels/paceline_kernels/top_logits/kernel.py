@@ -1,9 +1,9 @@
 """The likeliest ids of rows of logits in Triton: maxima of blocks first, then only the blocks that can hold an answer.
 
-Called by sampling and by proposers on a GPU. The `count` largest of a row lie in the `count` blocks with the largest maxima,
-and the least of these maxima is a bound that at least `count` logits reach. What reaches it is gathered and sorted; where more
-do than there is room for (a row of equal logits), all of those blocks are sorted instead. Exact, ties by id. Measured on an
-H200 for 32 rows of 248,320: 21 us, `torch.topk` 114 to 122.
+The face calls it on a GPU. The `count` largest logits of a row lie in the `count` blocks with the largest maxima, and the least
+of these maxima is a bound that at least `count` logits reach. The kernel gathers and sorts the logits that reach the bound; if
+there are more than it has room for (a row of equal logits), it sorts all of those blocks instead. It is exact, ties by id.
+Measured on an H200 for 32 rows of 248,320: 21 us, `torch.topk` 114 to 122.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The likeliest ids of rows of logits, in plain torch: ties are broken by id, so the answer does not depend on who computes it.
 
-Called by sampling and by proposers. It refuses to know what the ids mean.
+The face calls it. It refuses to know what the ids mean.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Non-causal window attention of a draft block over a ring of context keys and values, and over itself.
 
-A ring of R slots holds the context of position p in slot p mod R; which positions those are follows from the request's length
-alone, so nothing is ever reset: what earlier positions, rejected drafts or an earlier request left behind is out of every
-window, whatever it holds.
+The layers of the draft call it. A ring of R entries holds the context of position p in entry p mod R. The request's length
+alone says which positions those are, so nothing is ever reset: what earlier positions, rejected drafts or an earlier request
+left behind is out of every window, whatever it holds.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Window attention of a draft block in Triton: reads each ring in place, where plain torch gathers it first.
+"""Window attention of a draft block in Triton: it reads each ring in place, where plain torch gathers the ring first.
 
-A program holds all of a block's queries of one key head and streams a part of the ring past them (online softmax, Milakov and
-Gimelshein 2018, arXiv 1805.02867); a second launch joins the parts, without which one request would keep 8 of an H200's 132
-processors busy (149 us a layer). Sums are float32.
+The face calls it on a GPU. A program holds all of a block's queries of one key head and streams a part of the ring past them
+(online softmax, Milakov and Gimelshein 2018, arXiv 1805.02867); a second launch joins the parts, without which one request
+would keep 8 of an H200's 132 processors busy (149 us a layer). Sums are float32.
 """
 
 from __future__ import annotations
@@ -115,11 +115,11 @@ def _attend_part(
     start = split * part_size
     end = tl.minimum(tl.minimum(length, ring_size), start + part_size)
     while start < end:
-        slot = start + tl.arange(0, BLOCK_N)
-        # The last position before `length` that the slot can hold; the dividend is never negative.
-        position = length - 1 - (length - 1 - slot + ring_size) % ring_size
-        held = (slot < end) & (length - position < window)
-        ring_at = ((ring + slot) * num_kv_heads + head)[:, None] * D + d[None, :]
+        entry = start + tl.arange(0, BLOCK_N)
+        # The last position before `length` that the entry can hold; the dividend is never negative.
+        position = length - 1 - (length - 1 - entry + ring_size) % ring_size
+        held = (entry < end) & (length - position < window)
+        ring_at = ((ring + entry) * num_kv_heads + head)[:, None] * D + d[None, :]
         keys = tl.load(ring_keys_ptr + ring_at, mask=held[:, None], other=0.0)
         values = tl.load(ring_values_ptr + ring_at, mask=held[:, None], other=0.0)
         seen = held[None, :] & (length + place[:, None] - position[None, :] < window)
@@ -133,7 +133,7 @@ def _attend_part(
 
 @triton.jit
 def _attend(q, keys, values, seen, scale, highest, total, out):
-    """One step of the online softmax over a tile of keys; a row that has seen none yet stays at weight 0."""
+    """The online softmax moved on by a tile of keys; a row that has seen none yet stays at weight 0."""
     scores = tl.where(seen, tl.dot(q, tl.trans(keys), input_precision="ieee") * scale, float("-inf"))
     new_highest = tl.maximum(highest, tl.max(scores, 1))
     finite = tl.where(new_highest == float("-inf"), 0.0, new_highest)

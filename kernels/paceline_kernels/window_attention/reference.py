@@ -1,4 +1,7 @@
-"""Window attention of a draft block over its request's ring, in plain torch: gathers the ring and calls torch's attention."""
+"""Window attention of a draft block over its request's ring, in plain torch: it gathers the ring and calls torch's attention.
+
+The face calls it.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,9 @@ from torch.nn import functional
 
 
 def ring_positions(lengths: torch.Tensor, ring_size: int) -> torch.Tensor:
-    """The context position each slot of a ring stands for: int64 [B, R], negative where there is none yet.
+    """The context position that each entry of a ring stands for: int64 [B, R], negative where there is none yet.
 
-    lengths: int64 [B], number of context positions of each request; slot s holds the last p < length with p = s mod R.
+    lengths: int64 [B], number of context positions of each request; entry e holds the last p < length with p = e mod R.
     """
     last = lengths[:, None] - 1
     return last - (last - torch.arange(ring_size, device=lengths.device)) % ring_size

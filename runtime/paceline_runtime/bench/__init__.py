@@ -1,6 +1,6 @@
 """`paceline bench`: what a step, a shared step and a peer take on this machine, beside what the machine could do at best.
 
-Found by the `paceline` command through `add_arguments` and `run`. Nothing that serves requests imports it.
+The `paceline` command finds it through `add_arguments` and `run`. Nothing that serves requests imports it.
 """
 
 from paceline_runtime.bench.command import add_arguments, run

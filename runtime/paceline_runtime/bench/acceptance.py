@@ -1,7 +1,7 @@
 """Synthetic acceptance: a step of a random target commits as many tokens as a trained pair would.
 
 Random drafts are almost never accepted, so a bench of random weights that left acceptance alone would measure the right step
-and print a wrong speed. All of a step's device work is done, verify included; only its verdict is replaced, also where a
+and print a wrong speed. A step does all of its device work, verify included; only its verdict is replaced, also where a
 proposer had fewer drafts to offer, and the ids that are committed mean nothing.
 """
 

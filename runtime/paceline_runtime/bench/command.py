@@ -1,6 +1,6 @@
 """The measurements of `paceline bench` and their flags; each measurement's module is imported when it is asked for.
 
-Called by the `paceline` command. Reading flags needs no torch.
+The `paceline` command calls it. Reading flags needs no torch.
 """
 
 from __future__ import annotations

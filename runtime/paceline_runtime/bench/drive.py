@@ -1,6 +1,6 @@
 """Driving an engine for a measurement: requests in, times out.
 
-Called by `step` and `share`. The clock is the wall's: what a step takes is the time between the results of one step and
+`step` and `share` call it. The clock is the wall's: what a step takes is the time between the results of one step and
 those of the next, with the engine one step ahead of the device as it serves.
 """
 

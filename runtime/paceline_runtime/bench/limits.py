@@ -1,6 +1,6 @@
 """What the device can do at best, measured in the same run as the steps that are compared with it.
 
-Called by the measurements. A copy counts the bytes read and written; a pure read is the limit of streaming weights.
+The measurements call it. A copy counts the bytes read and written; a pure read is the limit of streaming weights.
 """
 
 from __future__ import annotations

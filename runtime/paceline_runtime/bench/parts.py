@@ -1,7 +1,7 @@
 """The parts of a step that its kernels belong to, told by their names, and the bytes that each part has to move.
 
-Called by `step --profile`. A trace says how long a kernel ran and not what it read, so bytes are known by part: the kernels of
-one part share them. What moves activations only has none, and no limit but the time that a launch takes.
+`step --profile` calls it. A trace says how long a kernel ran and not what it read, so bytes are known by part: the kernels of
+one part share them. A part that moves only activations has none, and no limit but the time that a launch takes.
 """
 
 from __future__ import annotations

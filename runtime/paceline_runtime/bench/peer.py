@@ -1,7 +1,7 @@
 """`paceline bench peer`: a real GGUF model on the CPU against transformers' generate, and the memory that serving it takes.
 
-Called by the bench's command. Same weights, dtype and threads; pairs are interleaved, since a shared machine drifts by more
-than the two differ, and the figure is the median ratio of the pairs.
+The bench's command calls it. Both run the same weights, dtype and threads; pairs are interleaved, since a shared machine drifts
+by more than the two differ, and the figure is the median ratio of the pairs.
 """
 
 from __future__ import annotations

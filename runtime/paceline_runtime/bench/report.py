@@ -1,4 +1,4 @@
-"""Tables for people and JSON for the performance log. Called by the measurements."""
+"""Tables for people and JSON for the performance log. The measurements call it."""
 
 from __future__ import annotations
 

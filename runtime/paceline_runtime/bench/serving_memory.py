@@ -1,6 +1,6 @@
 """What a server takes in memory, beside what it must take: weights, planned K/V, torch itself.
 
-Called by `peer`. The figure is the proportional set size of the server and its engine process after a first answer: pages that
+`peer` calls it. The figure is the proportional set size of the server and its engine process after a first answer: pages that
 both map count once. Linux only.
 """
 

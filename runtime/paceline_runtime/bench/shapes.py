@@ -1,6 +1,6 @@
 """The shapes that the bench knows by name: `config.json` contents of targets and of the DFlash 2 drafts released for them.
 
-Read by the bench's command and measurements; values only. What no public file confirms is listed in `inferred`: it follows
+The bench's command and measurements read them; they are values only. `inferred` lists what no public file confirms: it follows
 from parameter counts and sibling models.
 """
 

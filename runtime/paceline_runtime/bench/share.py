@@ -1,6 +1,6 @@
 """`paceline bench share`: what a long prompt does to those who are decoding already.
 
-Called by the bench's command. The inter-token time of a request is the time between the results that brought it tokens; the
+The bench's command calls it. The inter-token time of a request is the time between the results that brought it tokens; the
 law is that the mean stays within twice what it is alone. The decoding requests' contexts grow by thousands of tokens while a
 long prompt is prefilled on a slow device, so "alone" is measured before and after it.
 """

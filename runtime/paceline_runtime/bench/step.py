@@ -1,6 +1,6 @@
 """`paceline bench step`: decode steps through the real engine at a model's real shape, and a prefill, beside their limit.
 
-Called by the bench's command. Weights are random and acceptance is made up, and both are said; the time of a step is real.
+The bench's command calls it. Weights are random and acceptance is made up, and it says so; the time of a step is real.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a measurement runs: a target of the asked shape, and the proposers that draft for it.
 
-Called by `step` and `share`. Weights are random unless the shape is a folder that holds some; a released DFlash 2 draft is
+`step` and `share` call it. Weights are random unless the shape is a folder that holds some; a released DFlash 2 draft is
 always random, made on the device, since writing gigabytes to a disk first would measure nothing.
 """
 
@@ -45,16 +45,16 @@ class Subject:
     target: TargetModel
     is_dummy: bool
 
-    def proposer(self, algorithm: str, num_steps: int | None, max_model_len: int) -> Proposer | None:
+    def proposer(self, algorithm: str, num_drafts: int | None, max_model_len: int) -> Proposer | None:
         """A fresh proposer; None for `off`. Raises ValueError for an algorithm that this target cannot have."""
         if algorithm == "dflash":
-            return dummy_dflash(self._draft_content(), self.target, num_steps)
+            return dummy_dflash(self._draft_content(), self.target, num_drafts)
         if algorithm in MAX_NUM_STEPS:
-            _refuse_deeper(num_steps, MAX_NUM_STEPS[algorithm])
+            _refuse_deeper(num_drafts, MAX_NUM_STEPS[algorithm])
         config = EngineConfig(
             model_path=str(self.path),
             speculative_algorithm=algorithm,  # type: ignore[arg-type]  # the command let only known ones pass
-            speculative_num_steps=None if algorithm == "off" else num_steps,
+            speculative_num_steps=None if algorithm == "off" else num_drafts,
             dummy_weights=self.is_dummy,
         )
         return load_proposer(config, self.target, max_model_len)
@@ -85,21 +85,21 @@ def subject(args: argparse.Namespace, num_positions: int) -> Iterator[Subject]:
         yield Subject(shape, Path(folder), target, is_dummy=True)
 
 
-def dummy_dflash(content: dict[str, Any], target: TargetModel, num_steps: int | None) -> DFlashProposer:
+def dummy_dflash(content: dict[str, Any], target: TargetModel, num_drafts: int | None) -> DFlashProposer:
     """A DFlash 2 proposer with random weights for the draft that `content` describes; k defaults to block_size - 1."""
     facts = draft_facts("random draft", content, {})
     config = WholeDraft.of(facts)
     parameters = Parameters(draft_dtype(target.dtype, target.device), target.device)
     draft = Draft(config, parameters)
     fill_dummy(parameters)
-    _refuse_deeper(num_steps, config.block_size - 1)
-    return DFlashProposer(draft, target, num_steps or config.block_size - 1)
+    _refuse_deeper(num_drafts, config.block_size - 1)
+    return DFlashProposer(draft, target, num_drafts or config.block_size - 1)
 
 
-def _refuse_deeper(num_steps: int | None, most: int) -> None:
+def _refuse_deeper(num_drafts: int | None, most: int) -> None:
     """What is not served is not measured."""
-    if num_steps is not None and num_steps > most:
-        raise ValueError(f"--num-steps {num_steps} is more than the {most} drafts that are served")
+    if num_drafts is not None and num_drafts > most:
+        raise ValueError(f"--num-steps {num_drafts} is more than the {most} drafts that are served")
 
 
 def _refuse_without_weights(args: argparse.Namespace) -> None:

@@ -1,6 +1,6 @@
 """The cells of a sweep: decode steps of one algorithm, depth, batch and context, and the figures of one.
 
-Called by `step`. Every cell has an engine with room for its requests and no more, so that a cell that does not fit is marked
+`step` calls it. Every cell has an engine with room for its requests and no more, so that a cell that does not fit is marked
 and takes none of the others with it.
 """
 

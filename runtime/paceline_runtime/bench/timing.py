@@ -1,4 +1,4 @@
-"""Clocks of the bench: device time by events on a GPU, wall time on a CPU."""
+"""Clocks of the bench: device time by events on a GPU, wall time on a CPU. The measurements read them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What a GPU did in some steps: how long it was busy, how long it stood idle between kernels, and which kernels it ran.
 
-Called by `step`. The record is torch's profiler's, as a Chrome trace; what is said of it is arithmetic over its events. A
-CPU has no such record.
+`step` calls it. Torch's profiler makes the record, as a Chrome trace; everything else here is arithmetic over its events. A CPU
+has no such record.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The bytes that a decode step has to move at least once: the numerator of its limit.
 
-Called by `step`. Arithmetic over a shape and what the loaded parts say of themselves; activations are left out, they stay in
-the caches. A shared head counts once for the target and once for every pass of a draft through it.
+`step` calls it. It is arithmetic over a shape and what the loaded parts say of themselves; activations are left out, since they
+stay in the caches. A shared head counts once for the target and once for every pass of a draft through it.
 """
 
 from __future__ import annotations

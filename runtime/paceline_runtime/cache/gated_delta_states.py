@@ -1,6 +1,6 @@
 """The recurrent states of Gated DeltaNet layers by slot, and the journals of their last verifies by seat.
 
-Made by the hybrid families as the engine's `StatePool`; their layers read and write it through `DeltaMemory`. Recurrent states
+The hybrid families make it as the engine's `StatePool`; their layers read and write it through `DeltaMemory`. Recurrent states
 and journals are float32, or float64 where the engine is: what 16 bits lose in a state stays lost.
 """
 
@@ -17,7 +17,7 @@ from paceline_runtime.batch import StateBatch
 
 
 class GatedDeltaStates:
-    """A `StatePool`. Memory is zeroed once, so that dummies hold finite numbers."""
+    """A `StatePool`. Its memory is zeroed once, so that dummies hold finite numbers."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class GatedDeltaStates:
         self._conv[:, target] = self._conv[:, source]
 
     def flush(self, batch: StateBatch) -> None:
-        """Apply accepted journal rows without computing new ones; snapshots due inside them are written."""
+        """Apply accepted journal rows without computing new ones, and write the snapshots that are due inside them."""
         step = replay_of(batch)
         for layer in self.layers:
             replay_conv(layer.conv, layer.conv_journal, step)
@@ -66,7 +66,7 @@ class GatedDeltaStates:
         return sum(tensor.nbytes for tensor in (self._recurrent, self._conv, *journals))
 
     def check_integrity(self) -> None:
-        """Every slot, the dummy too, holds numbers; reads the device, so it is for tests."""
+        """Assert that every slot, the dummy too, holds numbers. It reads the device, so it is for tests."""
         for name, states in (("recurrent", self._recurrent), ("convolution", self._conv)):
             finite = states.isfinite().flatten(2).all(2).all(0)
             assert bool(finite.all()), f"{name} states of slots {(~finite).nonzero().flatten().tolist()} are not finite"

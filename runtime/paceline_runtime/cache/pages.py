@@ -1,7 +1,7 @@
 """K/V of the full-attention layers, and further per-token planes, in pages of 64 tokens.
 
 Layers write and read through `batch.cells` and `batch.page_table`; which page belongs to whom is the scheduler's business.
-Memory is zeroed once: a masked key weighs 0, and 0 times an uninitialised NaN would still be NaN.
+A store zeroes its memory once: a masked key weighs 0, and 0 times an uninitialised NaN would still be NaN.
 """
 
 from __future__ import annotations

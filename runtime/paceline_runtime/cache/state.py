@@ -1,8 +1,8 @@
 """Recurrent state of hybrid targets, addressed by slot; slot 0 is the dummy.
 
 The scheduler decides which slot is live, which holds a snapshot and when one is copied; models read and write slots
-through `StateBatch`. What a slot holds is the family's business. What the rows of a request's last verify would add to its
-state, the journal, belongs to the request's row.
+through `StateBatch`. What a slot holds is the family's business. The journal,
+which is what the rows of a request's last verify would add to its state, belongs to the request's seat.
 """
 
 from __future__ import annotations

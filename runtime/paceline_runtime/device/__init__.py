@@ -1,1 +1,1 @@
-"""What runs on the device: buffers by seat, the programs over them, and the way of a plan in and of results out."""
+"""What runs on the device: buffers by seat, the programs over them, how a plan gets in and results get out."""

@@ -1,8 +1,9 @@
 """One decode step of B requests, in two programs that can run, and be captured, one after the other: draft, then verify.
 
-Called by the executor inside a launch. Both are functions of tensors: the inputs and everything by seat are read where they
-lie, and nothing is uploaded, read back, or made of a size that the device would have to tell. The host picks the path by what
-it knows: the batch's rows and pages, the depth, the variant. Rows of seat 0 are inert: computed, they leave no trace.
+The executor calls it inside a launch. Both programs are functions of tensors: they read the inputs and everything by seat where
+it lies, upload nothing, read nothing back, and make nothing of a size that the device would have to tell. The host picks the
+path by what it knows: the batch's rows and pages, the depth, the variant. Rows of seat 0 are inert: they are computed and leave
+no trace.
 """
 
 from __future__ import annotations

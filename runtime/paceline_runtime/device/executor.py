@@ -1,7 +1,7 @@
 """Carries out a step's plan on the device: `launch(plan) -> handle`, then `collect(handle)` brings the results to the host.
 
-Called by the engine, which may launch the next step before it collects this one. Inside `launch` nothing is read back from
-the device: lengths, pending tokens and accepted counts live in `SeatBuffers` and are read there by the next launch. It knows
+The engine calls it, and may launch the next step before it collects this one. Inside `launch` nothing is read back from the
+device: lengths, pending tokens and accepted counts live in `SeatBuffers`, where the next launch reads them. It knows
 nothing of requests, queues, stops or text: a plan is all that it is told.
 """
 
@@ -96,7 +96,7 @@ class Executor:
 
     @torch.inference_mode()
     def rehearse(self, num_rows: int, depth: int, variant: Variant) -> None:
-        """Run a decode step of rows that nobody has, so that its kernels are loaded when somebody does."""
+        """Run a decode step of inert rows, so that its kernels are loaded when requests need it."""
         self._decoder(self.parts, self._inputs.inert(num_rows), depth, variant)
 
     def collect(self, handle: Handle) -> StepResult:

@@ -1,8 +1,8 @@
 """Decode steps as CUDA graphs: draft and verify of a batch size, a depth and a kind of work, captured once and then replayed.
 
-Made by `engine.build` for the executor on a GPU, where launching a step's kernels takes several times as long as they run. What
-a graph reads and writes lies where it lay at the capture: inputs by bucket, buffers by seat, caches. It refuses to know what is
-computed. A step runs as it is the first time, which loads and compiles its kernels, and is captured the second time.
+`engine.build` makes it for the executor on a GPU, where launching a step's kernels takes several times as long as they run.
+What a graph reads and writes lies where it lay at the capture: inputs by bucket, buffers by seat, caches. It refuses to know
+what is computed. A step runs as it is the first time, which loads and compiles its kernels, and is captured the second time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from paceline_runtime.step import Variant
 
 _LOG = logging.getLogger(__name__)
 MAX_KINDS = 128
-"""Kinds of steps that are kept: of more, the one that ran longest ago is forgotten, and captured anew when it comes back."""
+"""So many kinds of steps are kept. One more, and the kind that ran longest ago is forgotten; it is captured anew when it
+returns."""
 
 _SMALL_BATCHES = (1, 2, 3, 4, 6, 8)
 T = TypeVar("T")

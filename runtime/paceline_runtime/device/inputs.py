@@ -1,7 +1,7 @@
 """The inputs of a decode step in buffers that stay where they are, so that a captured program finds them there again.
 
-Filled by the executor before each step; which requests decode rarely changes, and then nothing is uploaded. How far batches are
-padded is its user's choice: on a CPU a padded row would be computed for nothing.
+The executor fills them before each step; unless other requests decode than before, nothing is uploaded. The executor's maker
+chooses how far batches are padded: on a CPU a padded row would be computed for nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def _same(count: int) -> int:
 
 @dataclass(frozen=True)
 class Buckets:
-    """For how many rows, and for how many pages a row, the inputs of a decode batch are made; each at least what is asked."""
+    """How many rows, and how many pages a row, the inputs of a decode batch have: at least as many as asked."""
 
     rows: Callable[[int], int] = _same
     pages: Callable[[int], int] = _same
@@ -55,7 +55,7 @@ class InputBuffers:
         return self._filled(self._buckets.rows(len(rows)), rows, max(row.num_pages for row in rows))
 
     def inert(self, count: int) -> DecodeInputs:
-        """The inputs of `count` rows of nobody: a step with them does all of its work and leaves no trace."""
+        """The inputs of `count` rows of seat 0: a step with them does all of its work and leaves no trace."""
         return self._filled(self._buckets.rows(count), (), 1)
 
     def _filled(self, size: int, rows: Sequence[DecodeRow], num_pages: int) -> DecodeInputs:

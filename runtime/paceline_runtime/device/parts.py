@@ -1,6 +1,6 @@
 """What the device's programs run over: the loaded models, the caches, and the buffers by seat.
 
-Put together by the executor whenever caches are allocated. It knows the target and the proposer by their contracts only.
+The executor puts them together whenever caches are allocated. It knows the target and the proposer by their contracts only.
 """
 
 from __future__ import annotations

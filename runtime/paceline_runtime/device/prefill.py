@@ -1,6 +1,6 @@
 """Prompts: one chunk of each of some requests through the target, and the first token of those whose prompt ends in it.
 
-Called by the executor inside a launch. What the host knows of the chunks is uploaded; nothing is read back.
+The executor calls it inside a launch. It uploads what the host knows of the chunks, and reads nothing back.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a launched step gave, and its way to the host: copies are started in the launch and waited for when it is collected.
 
-Made and read by the executor; the engine holds handles of steps in flight. It knows nothing of how tokens were chosen.
+The executor makes and reads it; the engine holds handles of steps in flight. It knows nothing of how tokens were chosen.
 """
 
 from __future__ import annotations

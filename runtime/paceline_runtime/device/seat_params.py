@@ -1,6 +1,6 @@
-"""Sampling parameters by seat: written when a request takes its seat, gathered by every step that it is in.
+"""Sampling parameters by seat: written when a request takes its seat, gathered by every step of that request.
 
-Owned by `SeatBuffers`. All of a request's numbers are one column of two tables, so a step gathers them in two launches.
+`SeatBuffers` owns them. All of a request's numbers are one column of two tables, so a step gathers them in two launches.
 """
 
 from __future__ import annotations

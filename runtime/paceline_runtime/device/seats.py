@@ -1,7 +1,7 @@
 """Everything a running request needs on the device, by seat: what the next step reads without the host having seen it.
 
-Owned by the executor. Seat 0 is the dummy of inert rows: its length stays 0, its pages are dummies, what its history holds
-means nothing. `lengths[seat]` counts the tokens in the cache and is the position of the pending token;
+The executor owns it. Seat 0 is the dummy of inert rows: its length stays 0, its pages are dummies, and its history means
+nothing. `lengths[seat]` counts the tokens in the cache and is the position of the pending token;
 `history[seat, : lengths + 1]` are the committed ids, the pending one last.
 """
 

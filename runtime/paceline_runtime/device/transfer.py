@@ -1,4 +1,6 @@
-"""Copies to the device that a launch need not wait for, and copies from it that are waited for when results are collected."""
+"""Copies to the device that a launch need not wait for, and copies from the device that `collect` waits for.
+
+Everything in this folder copies by it. It knows tensors and nothing of what they mean."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """How many prompt tokens a step may prefill beside its decoding requests, so that a long prompt never starves them.
 
-Called by the engine, which tells it how long steps took. It knows no request and reads no clock.
+The engine asks it, and tells it how long steps took. It knows no request and reads no clock.
 """
 
 from __future__ import annotations

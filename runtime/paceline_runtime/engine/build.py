@@ -1,6 +1,6 @@
 """From a configuration to a running engine: load, plan memory, allocate, wire up, warm up.
 
-Called by the engine process and by `LLM`. It holds no policy of its own beyond the order of these steps and the defaults that
+The engine process and `LLM` call it. It holds no policy of its own beyond the order of these steps and the defaults that
 depend on the checkpoint.
 """
 

@@ -1,6 +1,6 @@
 """The engine: queue in, tokens out. Plans a step, launches it, and collects the step before it.
 
-Driven by the engine process (`process.py`) and by `LLM`; both call `add`, `abort` and `step`. Running one step ahead
+The engine process (`process.py`) and `LLM` drive it; both call `add`, `abort` and `step`. Running one step ahead
 (lag 1) hides the host's work behind the device's; at lag 0 every step is collected before the next is planned. It knows no
 socket and no HTTP.
 """
@@ -50,7 +50,7 @@ class _InFlight:
 class Engine:
     """One target, its proposer, and the requests they serve.
 
-    `lag` is how many steps may be in flight when a plan is made; `seed` gives their streams to requests without one.
+    `lag` is how many steps may be in flight when a plan is made; requests without a seed get their streams from `seed`.
     `last_launch_s` is what the host took for the last launch.
     """
 

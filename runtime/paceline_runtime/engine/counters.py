@@ -1,4 +1,4 @@
-"""What the engine counts over its life; read by `/metrics`, usage and the bench. Plain integers."""
+"""What the engine counts over its life, as plain integers. `/metrics`, usage and the bench read it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from paceline_runtime.scheduler.scheduler import Commit
 
 @dataclass
 class Counters:
-    """Totals since start; positions are draft slots, first draft at 0."""
+    """Totals since start; a position is a draft's place in its block, 0 for the first."""
 
     num_drafts: int
     prompt_tokens: int = 0

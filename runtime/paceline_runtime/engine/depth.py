@@ -1,7 +1,7 @@
 """How many drafts a step verifies: fixed, or chosen per step from what acceptance and steps were measured to be.
 
-Called by the engine before each plan and told of every step's results. It knows no request and reads no clock. Only the
-verify is shortened: the draft's rows depend on its width, so it always runs as wide as configured.
+The engine asks it before each plan, and tells it of every step's results. It knows no request and reads no clock. It shortens
+only the verify: a draft's rows depend on its width, so the draft always runs as wide as configured.
 """
 
 from __future__ import annotations

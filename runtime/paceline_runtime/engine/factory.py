@@ -1,6 +1,6 @@
 """The engine as the server's engine process builds it: with a tokenizer of its own, for stop strings.
 
-Named by `process.DEFAULT_FACTORY` and imported in the engine process only, since it imports torch.
+`process.DEFAULT_FACTORY` names it, and only the engine process imports it, since it imports torch.
 """
 
 from __future__ import annotations

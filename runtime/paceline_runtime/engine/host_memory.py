@@ -1,4 +1,4 @@
-"""Free memory of this machine or container. Read whenever a memory plan is made for a CPU."""
+"""Free memory of this machine or container. The memory plan of a CPU reads it."""
 
 from __future__ import annotations
 

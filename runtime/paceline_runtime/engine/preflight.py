@@ -1,6 +1,6 @@
-"""Reads what target and draft are, and refuses what can be before tens of gigabytes are read: by the rules and the memory plan.
+"""Reads what target and draft are, and refuses by rules and memory plan what it can, before tens of gigabytes are read.
 
-Called by `build` first of all; models are built from the facts that it returns, so headers and configs are read once. The rules
+`build` calls it first of all and builds models from the facts that it returns, so headers and configs are read once. The rules
 are the table that `paceline check` and admission use; the arithmetic is `paceline plan`'s.
 """
 

@@ -1,6 +1,7 @@
 """Attention layers over paged K/V, and what all layers of one forward share.
 
-`attend` is the part that families with other projections (gates, partial rotary) use on their own, once K/V are in place.
+The decoder builds a context once per forward. Families with other projections (gates, partial rotary) use `attend` alone, once
+K/V are in place. It knows pages by number, and no request.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from paceline_runtime.layers.norm import RmsNorm
 
 @dataclass(frozen=True)
 class AttentionContext:
-    """Built once per forward: rotary table, and what attention needs of a verify or of each chunk of a prefill."""
+    """What all layers of a forward share: the rotary table, and what attention needs of a verify or of each chunk of a
+    prefill."""
 
     batch: ForwardBatch
     pages: PageStore

@@ -1,7 +1,7 @@
 """Gated DeltaNet (Yang et al. 2024, arXiv 2412.06464), the linear attention of the hybrid families.
 
-Called by their layer loop. A verify reads its states and journals its rows; a prefill writes states, and snapshots where the
-batch asks for them.
+The decoder calls it. A verify reads its states and journals its rows; a prefill writes states, and snapshots where the batch
+asks for them.
 """
 
 from __future__ import annotations

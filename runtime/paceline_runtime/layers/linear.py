@@ -1,4 +1,5 @@
-"""Matrix products. How a weight is stored is its own affair; a layer says which weights, and what is added."""
+"""Matrix products. `Parameters` makes them for every other layer. A layer says which weights, and what is added; only the
+weight knows how it is stored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gated feed-forward layer."""
+"""The gated feed-forward layer. Recipes and the draft make it, by `gated_mlp`; it does not know what adds its rows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Mlp(Protocol):
 
 
 class InterleavedMlp:
-    """The rows of gate and up in turn in one matrix: a product of few rows reads it once and has both for the activation."""
+    """One matrix holds the rows of gate and up in turn: a product of few rows reads it once and has both for the activation."""
 
     def __init__(self, gate_up: Linear, down: Linear) -> None:
         self.gate_up, self.down = gate_up, down
@@ -40,10 +40,10 @@ class InterleavedMlp:
 
 
 class GatedMlp:
-    """The rows of gate and up stacked in one matrix.
+    """One matrix holds the rows of gate, then those of up.
 
-    Few rows are bound by reading weights, where one large product is best. For many rows two products over the halves
-    are: their outputs are contiguous and stay in the cache (256 rows of a 576 x 1536 layer on a CPU: 9.5 ms against 10.9).
+    Reading weights bounds few rows, for which one large product is best. For many rows two products over the halves are
+    best: their outputs are contiguous and stay in the cache (256 rows of a 576 x 1536 layer on a CPU: 9.5 ms against 10.9).
     """
 
     def __init__(self, gate_up: Linear, down: Linear) -> None:

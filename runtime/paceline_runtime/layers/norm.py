@@ -1,4 +1,4 @@
-"""The norm layer."""
+"""The norm layer. `Parameters` makes it; the decoder, the draft and the MTP head call it."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ StorageOf = Callable[[str], Storage]
 
 
 def all_dense(device: torch.device) -> StorageOf:
-    """Plain values, every module; their products are cut as was measured on this device."""
+    """Plain values for every module; their products are cut as measured on this device."""
     tiles = shipped_tiles(torch.cuda.get_device_name(device)) if device.type == "cuda" else NO_TILES
     return lambda name: Dense(tiles)
 
@@ -50,7 +50,7 @@ class Parameters:
     def norm(self, name: str, size: int, eps: float, *, zero_centred: bool = False) -> RmsNorm:
         """An RMS norm stored as `name.weight`.
 
-        Of a zero-centred one what the weight has beyond 1 is stored; 1 + w rounded to bf16 would lose w's digits.
+        A checkpoint stores of a zero-centred norm what the weight has beyond 1; 1 + w rounded to bf16 would lose w's digits.
         """
         if not zero_centred:
             return RmsNorm(self.tensor(f"{name}.weight", size), eps)
@@ -78,7 +78,7 @@ class Parameters:
     def interleaved(
         self, first: str, second: str, rows: int, columns: int, *, split: Split | None, bias: bool = False
     ) -> Linear:
-        """A linear layer of 2 * rows outputs, the even ones of one module, the odd ones of another that is stored alike."""
+        """A linear layer of 2 * rows outputs: one module gives the even ones, another that is stored alike the odd ones."""
         weight = self.storage_of(first).empty(2 * rows, columns, self.dtype, self.device)
         self._allocated_bytes += weight.num_bytes
         offsets = self._allocate((2 * rows,), None) if bias else None
@@ -105,7 +105,7 @@ class Parameters:
         return stack
 
     def settle(self, stored: Collection[str]) -> None:
-        """Choose, by the names that a checkpoint has, among the ways in which it may store the same weights."""
+        """Choose among the ways in which a checkpoint may store the same weights, by the names that it has."""
         for usual, others in self._otherwise:
             if any(name in stored for name in usual):
                 continue

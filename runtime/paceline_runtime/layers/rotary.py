@@ -1,7 +1,7 @@
 """Rotary embeddings: from a rope's facts to inverse frequencies.
 
-Made by the models, called once per forward. The formulas give what transformers' `modeling_rope_utils` gives, in float32; which
-fields a kind has, and which kinds there are, is the facts' and the rules' to say.
+The models make it and call it once per forward. The formulas give what transformers' `modeling_rope_utils` gives, in float32;
+facts and rules say which kinds there are and which fields a kind has.
 """
 
 from __future__ import annotations

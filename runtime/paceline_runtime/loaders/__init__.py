@@ -59,7 +59,7 @@ def load_target(
     facts = replace(facts, eos_token_ids=end_ids(path, facts.eos_token_ids))
     if facts.is_multimodal:
         _LOG.info("%s: the vision tower is not loaded, only text is served", facts.name)
-    if not dummy:  # a config may claim any size: it is held against the tensors that are there before memory is taken for it
+    if not dummy:  # a config may claim any size: the tensors that are there must bear it out before memory is taken
         check_tensors(facts.name, _read_tensors(facts), expected_shapes(facts))
     parameters = Parameters(dtype, device)
     model = build_model(facts, parameters)
@@ -83,6 +83,6 @@ def _fill(facts: TargetFacts, parameters: Parameters, on_progress: Progress | No
     fill(facts.name, _read_tensors(facts), parameters, read, on_progress)
     embedding = parameters.places[f"{facts.prefix}.embed_tokens.weight"]
     for name in facts.tensors:
-        if facts.is_tied_head(name) and not embedding.holds(read(name)):  # transformers unties one that differs
+        if facts.is_tied_head(name) and not embedding.holds(read(name)):  # transformers unties a head that differs
             what = f"{name} differs from the embedding, and the config ties them (tie_word_embeddings)"
             raise MetadataError(facts.name, what, "set tie_word_embeddings to false, or remove the tensor")

@@ -1,7 +1,7 @@
 """GGUF blocks to float32, vectorised over many rows, on whatever device the bytes are.
 
-Called by `gguf_file`. The `gguf` package's numpy code gives the same bits 16 rows at a time: 5.5 s for 135 M
-values where this takes 0.4 s. It stays the oracle in the tests. Layouts: the block structs of ggml-common.h.
+`read` calls it. The `gguf` package's numpy code gives the same bits 16 rows at a time: 5.5 s for 135 M values where this takes
+0.4 s. That code stays the oracle in the tests. Layouts: the block structs of ggml-common.h.
 """
 
 from __future__ import annotations

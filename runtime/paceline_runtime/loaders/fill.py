@@ -1,4 +1,6 @@
-"""Puts a checkpoint's tensors into a model's memory, or random numbers where a bench needs no checkpoint."""
+"""Puts a checkpoint's tensors into a model's memory, or random numbers where a bench needs no checkpoint.
+
+`load_target` and the loaders of drafts call it. It knows names, shapes and places, and no file format."""
 
 from __future__ import annotations
 
@@ -58,7 +60,7 @@ def fill(
 
 
 def fill_dummy(parameters: Parameters) -> None:
-    """Random numbers everywhere, which give finite outputs: for measuring speed only."""
+    """Put random numbers everywhere, which give finite outputs: for measuring speed only."""
     generator = torch.Generator(parameters.device).manual_seed(0)
     for place in parameters.places.values():
         place.fill_dummy(generator)

@@ -1,6 +1,6 @@
-"""One stored tensor onto a device: floats as they are stored, ggml blocks dequantized. Called by `fill` and by benchmarks.
+"""One stored tensor onto a device: floats as they are stored, ggml blocks dequantized. `fill` and benchmarks call it.
 
-Headers are read by `paceline_compat`; here are the bytes behind them.
+`paceline_compat` reads the headers, this module the bytes behind them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What the engine asks of a target model. Implemented by the family modules, called by the device's programs and by proposers.
+"""What the engine asks of a target model. `Decoder` implements it; the device's programs and proposers call it.
 
-Refuses to know about requests, sampling and speculation: rows in, hidden states and logits out.
+It refuses to know about requests, sampling and speculation: rows in, hidden states and logits out.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class TargetModel(Protocol):
         ...
 
     def make_states(self, num_slots: int, num_rows: int, journal_rows: int) -> StatePool | None:
-        """A pool of `num_slots` recurrent states, and a journal of up to `journal_rows` rows for each of `num_rows` request
-        rows, dummies included; None for targets without recurrent state."""
+        """A pool of `num_slots` recurrent states, and a journal of up to `journal_rows` rows for each of `num_rows` seats,
+        dummies included; None for targets without recurrent state."""
         ...
 
     def memory_bytes(self) -> int:

@@ -1,7 +1,7 @@
 """The decoder that every family is: an embedding, layers of a mixer and an MLP with a norm before each, a norm and a head.
 
-Built by the family modules, whose recipes say what the layers are made of; called by the executor and proposers as a
-`TargetModel`. What a part of a layer gives is added where the next part is normed, in one pass.
+The family modules build it: their recipes say what the layers are made of. The device's programs and proposers call it as a
+`TargetModel`. The next part of a layer adds what the part before it gave and norms the sum, in one pass.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class LayerContext:
 
 
 class HasActive(Protocol):
-    """What a layer asks of a forward, whatever its mixer asks beside it."""
+    """What a layer asks of a forward, whatever else its mixer asks."""
 
     @property
     def active(self) -> torch.Tensor:
@@ -98,7 +98,7 @@ class Decoder:
         hidden, eps = facts.hidden_size, facts.rms_norm_eps
         self._embedding = parameters.weight(f"{facts.prefix}.embed_tokens", facts.head_rows, hidden)
         head = self._embedding if facts.tie_word_embeddings else parameters.weight("lm_head", facts.head_rows, hidden)
-        # Rows of padding are never multiplied.
+        # The rows that pad the head are never multiplied.
         self._head = Linear(head.take(slice(facts.vocab_size)), split="rows")
         self._layers = _layers(facts, recipe, parameters)
         self._norm = parameters.norm(f"{facts.prefix}.norm", hidden, eps, zero_centred=recipe.zero_centred_norms)
@@ -144,7 +144,7 @@ class Decoder:
 
 
 def _layers(facts: TargetFacts, recipe: Recipe, parameters: Parameters) -> list[DecoderLayer[LayerContext]]:
-    """Layers with K/V and recurrent ones are counted apart: pages and states hold no rows for the other kind."""
+    """The layers. Those with K/V and recurrent ones are counted apart: pages and states hold no rows for the other kind."""
     counts = {True: 0, False: 0}
     layers: list[DecoderLayer[LayerContext]] = []
     for index, kind in enumerate(facts.layer_types):

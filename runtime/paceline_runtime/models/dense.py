@@ -1,4 +1,4 @@
-"""What the layers of the dense families are made of: attention and a gated MLP. Used by their modules."""
+"""What the layers of the dense families are made of: attention and a gated MLP. The families' modules use it."""
 
 from __future__ import annotations
 

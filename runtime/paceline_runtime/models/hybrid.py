@@ -1,6 +1,6 @@
 """What the layers of the hybrid families are made of: Gated DeltaNet, gated full attention in every few of them, any MLP.
 
-The families differ in the MLP, which they hand in. The MTP head's attention is made here too.
+The families' modules use it; they differ in the MLP, which they hand in. The MTP head gets its attention here too.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""From a checkpoint's facts to its model: the module here that has the family's name. Imported when it is first asked for."""
+"""From a checkpoint's facts to its model: the module here that has the family's name. The loaders ask; the module is imported
+then."""
 
 from __future__ import annotations
 

@@ -3,7 +3,8 @@
 Greedy rows keep the longest prefix that matches the argmax. Sampled rows accept draft d with probability min(1, p(d)/q(d))
 and on the first rejection draw from max(0, p - q) (Leviathan et al. 2023, arXiv 2211.17192). p and q are lists of few ids,
 never dense over the vocabulary. A q that cannot be a distribution (NaN, or another total than 1) is not trusted: its draft is
-rejected and the token drawn from p, which is exact whatever the draft was. Called inside a launch; nothing is read back.
+rejected and the token drawn from p, which is exact whatever the draft was. `judge` calls it inside a launch; it reads nothing
+back.
 """
 
 from __future__ import annotations
@@ -55,8 +56,8 @@ def accept_drafts(
     if dist is not None:
         sampled = _accept_sampled(dist, proposal, lengths, params)
         accepted = torch.where(params.greedy[:, None], accepted, sampled)
-    steps = torch.arange(width - 1, device=drafts.device)
-    accepted = accepted & (steps < num_verified[:, None])
+    index = torch.arange(width - 1, device=drafts.device)
+    accepted = accepted & (index < num_verified[:, None])
     num_accepted = accepted.to(torch.int64).cumprod(1).sum(1)
     last = greedy_tokens.gather(1, num_accepted[:, None])
     if dist is not None:
@@ -109,12 +110,12 @@ def _draw_last(
 
 
 def _q_at(ids: torch.Tensor, proposal: Proposal, num_accepted: torch.Tensor, *, is_whole: bool) -> torch.Tensor:
-    """q [B, K] of the first rejected draft's slot at the listed ids."""
-    slot = num_accepted.clamp(max=proposal.tokens.shape[1] - 1)[:, None]
+    """q [B, K] of the first rejected draft at the listed ids."""
+    rejected = num_accepted.clamp(max=proposal.tokens.shape[1] - 1)[:, None]
     if proposal.q is None:
-        return (ids == proposal.tokens.gather(1, slot)).to(torch.float64)
+        return (ids == proposal.tokens.gather(1, rejected)).to(torch.float64)
     assert proposal.candidates is not None
-    index = slot[:, :, None].expand(-1, 1, proposal.q.shape[-1])
+    index = rejected[:, :, None].expand(-1, 1, proposal.q.shape[-1])
     candidates, q = proposal.candidates.gather(1, index)[:, 0], proposal.q.gather(1, index)[:, 0]
     q = torch.where(_is_trusted(q)[:, None], q, 0.0)
     if is_whole:  # a comparison of every id with every candidate would take 80 bytes an id

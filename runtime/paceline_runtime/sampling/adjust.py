@@ -1,6 +1,6 @@
 """Bias and penalties: what changes the logits before a token is chosen, all parameters per row.
 
-Called inside a launch: tensors in, tensors out, nothing read back.
+`judge` calls it inside a launch: tensors in, tensors out, nothing read back.
 """
 
 from __future__ import annotations

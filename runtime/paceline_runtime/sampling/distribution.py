@@ -1,6 +1,6 @@
 """From logits to the distributions that tokens are drawn from, all parameters per row.
 
-Called inside a launch: tensors in, tensors out, nothing read back.
+`judge` calls it inside a launch: tensors in, tensors out, nothing read back.
 """
 
 from __future__ import annotations

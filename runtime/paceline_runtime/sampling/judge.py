@@ -1,7 +1,7 @@
 """From the logits of a verify to what is accepted, a few requests at a time.
 
-Called by the device's programs inside a launch: nothing is read back. Penalties, filters and sums take many copies of the
-logits, so they are made of at most `VERIFY_ROWS_AT_ONCE` rows at once, which is what the memory plan counts with.
+The device's programs call it inside a launch, and it reads nothing back. Penalties, filters and sums take many copies of the
+logits, so they are made of at most `VERIFY_ROWS_AT_ONCE` rows at once; the memory plan counts with that number.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Sampling parameters of a batch's rows as tensors, and which work they take.
 
-Gathered by the device's programs, read by everything in this folder. What the host knows of a batch, its `variant`, picks the
-path, never what a row gets: a row's tokens are the same in any batch.
+The device's programs gather them, and everything in this folder reads them. The `variant`, which is what the host knows of a
+batch, picks the path, never what a row gets: a row's tokens are the same in any batch.
 """
 
 from __future__ import annotations
@@ -37,6 +37,6 @@ class RowParams:
     bias_values: torch.Tensor
 
     def part(self, start: int, end: int) -> RowParams:
-        """The rows from `start` to before `end`; what the host knows stays what it knows of all."""
+        """The rows from `start` to before `end`; the variant stays the one of the whole batch."""
         tensors = {f.name: getattr(self, f.name)[start:end] for f in fields(self) if f.name != "variant"}
         return replace(self, **tensors)

@@ -1,6 +1,6 @@
 """Where a request ends inside a committed run: the earliest of stop token, stop string and `max_tokens`.
 
-Called by the scheduler at every commit. Text, ids, usage, cache commit and acceptance are all cut where this says.
+The scheduler calls it at every commit. Text, ids, usage, cache commit and acceptance are all cut where this module says.
 """
 
 from __future__ import annotations

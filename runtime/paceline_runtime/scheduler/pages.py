@@ -1,4 +1,4 @@
-"""The free list of K/V pages. Owned by the scheduler; it knows page numbers, never what a page holds."""
+"""The free list of K/V pages. The scheduler owns it; it knows page numbers, never what a page holds."""
 
 from __future__ import annotations
 

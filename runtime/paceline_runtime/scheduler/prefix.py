@@ -1,8 +1,8 @@
 """The prefix cache: published pages in a tree of chain hashes, with recurrent-state snapshots at some of its nodes.
 
-Used by the scheduler alone. A page is named by the hash of (parent, its 64 ids); the root is named by `extra_key` (adapter,
-images, salt), so requests with different keys never meet. Ids are compared on a match: a collision is a miss, never a wrong
-hit. It knows nothing of requests, tensors or policies of admission.
+The scheduler alone uses it. The hash of (parent, its 64 ids) names a page; `extra_key` (adapter, images, salt) names the root,
+so requests with different keys never meet. A match compares ids: a collision is a miss, never a wrong hit. It knows nothing of
+requests, tensors or policies of admission.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One request as the scheduler sees it. Plain values; no torch, no policy."""
+"""One request as the scheduler sees it. It holds plain values: no torch, no policy."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """How many pages requests need, and whether they can be had: the arithmetic behind admission, chunks and decode steps.
 
-Used by the scheduler, which decides who gets them. Lengths are upper bounds of what any step in flight could write.
+The scheduler uses it and decides who gets them. Lengths are upper bounds of what any step in flight could write.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The policy: which requests run in the next step, with which pages, and what a step's results mean for them.
 
-Called by the engine between steps: `plan` before a launch, `commit` after its results arrived (one step later when the
+The engine calls it between steps: `plan` before a launch, `commit` after its results arrived (one step later when the
 engine runs ahead). Plain integers and lists; it knows no tensor, no clock and no wire format. Host lengths are upper bounds:
 a step in flight may add up to 1 + k tokens to a request, so pages are taken for all that every step in flight could write.
 """

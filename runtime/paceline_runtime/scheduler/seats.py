@@ -1,6 +1,6 @@
 """Who runs: a request takes a seat, its cached prefix and a state slot when it starts, and gives all back when it leaves.
 
-Used by the scheduler, which decides when. It knows no budget, no results and no order among requests.
+The scheduler uses it and decides when. It knows no budget, no results and no order among requests.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Seats:
         return self._sitting[seat]
 
     def owner(self, seat: int, plan_number: int) -> Request | None:
-        """The request that a plan's row in this seat is of; None when it has left since."""
+        """The request of a plan's row in this seat; None when it has left since."""
         request = self._sitting.get(seat)
         return request if request is not None and request.started <= plan_number else None
 
@@ -86,8 +86,8 @@ class Seats:
     def publish(self, request: Request, num_tokens: int) -> None:
         """Name the full pages among the first `num_tokens` committed tokens.
 
-        Of a page that others published meanwhile, or that was cached where no state is, one copy stays: theirs. A request
-        that held both would keep pages from itself. Steps in flight may still read the other: its next writer comes after.
+        Where others published the same page meanwhile, or it was cached without a state, their copy alone stays: a request that
+        held both would keep pages from itself. Steps in flight may still read the other copy: its next writer comes after.
         """
         if not self._use_prefix_cache:
             return

@@ -1,6 +1,6 @@
 """Which recurrent-state slot is live, which holds a snapshot, and at which page boundaries one is written.
 
-Used by the scheduler for hybrid targets; for targets without recurrent state it answers "nothing to do". Live states and
+The scheduler uses it for hybrid targets; for targets without recurrent state it answers "nothing to do". Live states and
 snapshots share one pool. A decode step writes the state at a page boundary only when it replays the rows that crossed it,
 one launch after they were verified, so a snapshot is attached to its page when that launch is known to exist.
 """

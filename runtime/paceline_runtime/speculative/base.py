@@ -1,9 +1,9 @@
 """The contract between the engine and whatever drafts tokens.
 
 The device's programs call a proposer during `launch`, where nothing may be read back to the host: all methods take and give
-device tensors. A proposer is told of every target row (prefill and verify alike), owns its state per seat and per page, and
-never decides what is committed. Which states survive a rejection: rows are addressed by position, so the next block
-overwrites what was rejected.
+device tensors. A proposer sees every target row (prefill and verify alike), owns its state per seat and per page, and never
+decides what is committed. A rejection needs no undoing: rows are addressed by position, so the next block overwrites what was
+rejected.
 """
 
 from __future__ import annotations

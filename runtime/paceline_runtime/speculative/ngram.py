@@ -1,4 +1,4 @@
-"""Prompt lookup: the continuation of the last place where the text's recent tokens stood before. Needs no checkpoint.
+"""Prompt lookup: the continuation of the last place where the text's recent tokens stood before. It needs no checkpoint.
 
 A `Proposer` without state of its own: it searches the committed ids that the executor keeps on the device. Source of the
 idea: Saxena 2023 (prompt lookup decoding).

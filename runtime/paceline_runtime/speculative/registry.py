@@ -1,4 +1,4 @@
-"""Which proposer an algorithm's name means; each is imported when it is first asked for. Called by `engine.build`."""
+"""Which proposer an algorithm's name means. `engine.build` asks; the proposer's module is imported then."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What a weight can do, however it is stored. Layers multiply by it, `Parameters` allocates it, loaders fill its places.
 
 A way of storing is one file beside this one: a `Storage`, which allocates, and the weights that it makes. It refuses to know
-file formats; that a stored tensor is one of blocks, or has scales beside it, is said by the places of the weight.
+file formats; the places of a weight say that a stored tensor is one of blocks, or has scales beside it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Plain values in the engine's dtype."""
+"""Plain values in the engine's dtype. `Parameters` asks for it by the name of a module; it knows no checkpoint format."""
 
 from __future__ import annotations
 
@@ -72,11 +72,11 @@ class DenseWeight:
         return rows.view(*x.shape[:-1], rows.shape[-1])
 
     def matmul_to_add(self, x: torch.Tensor) -> torch.Tensor:
-        """In parts where the product is cut so."""
+        """`x W^T` of few rows in parts, where the product was measured to be fastest so."""
         return self.matmul(x) if self._uses_onednn else skinny_partial_linear(x, self.data, tiles=self.tiles)
 
     def matmul_gated(self, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-        """The activation in the product's own pass, where there are few rows."""
+        """The gated activation, for few rows in the product's own pass."""
         return skinny_gated_linear(x, self.data, bias, tiles=self.tiles)
 
     def rows(self, ids: torch.Tensor) -> torch.Tensor:
@@ -110,7 +110,7 @@ class DenseStack:
         return self.data.nbytes
 
     def matmul(self, x: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
-        """Group by group; how many rows a group has is never read back to the host."""
+        """The products, group by group; how many rows a group has is never read back to the host."""
         return grouped_linear(x, self.data, ends)
 
     def take(self, index: int) -> DenseWeight:
@@ -131,11 +131,11 @@ class DensePlace:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the memory and of what is stored."""
+        """The shape of the memory and of what is stored."""
         return tuple(self.view.shape)
 
     def fill(self, stored: torch.Tensor) -> None:
-        """Copy, which also brings the values to the memory's dtype."""
+        """Copy the values, rounded to the memory's dtype."""
         self.view.copy_(self.convert(stored) if self.convert else stored)
 
     def fill_dummy(self, generator: torch.Generator) -> None:
@@ -146,7 +146,7 @@ class DensePlace:
             self.view.normal_(0.0, _SPREAD, generator=generator)
 
     def is_finite(self) -> bool:
-        """By the sum, which takes no memory beside the weights; `isfinite` of an embedding takes gigabytes."""
+        """Whether the sum is finite, which takes no memory beside the weights; `isfinite` of an embedding takes gigabytes."""
         wide = self.view.dtype if self.view.dtype == torch.float64 else torch.float32
         return math.isfinite(self.view.sum(dtype=wide).item())
 

@@ -1,4 +1,4 @@
-"""The part of a model that one process holds. Given to `Parameters`; where a matrix is divided is said where it is declared."""
+"""The part of a model that one process holds. `Parameters` takes it; a layer says of its matrix where it is divided."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The DFlash 2 draft and its proposer (`load.load_proposer`)."""
+"""The DFlash 2 draft and its proposer. The registry comes in through `load.load_proposer`."""

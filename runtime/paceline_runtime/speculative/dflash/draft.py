@@ -1,6 +1,6 @@
-"""The DFlash 2 draft: one forward over a block of [anchor, mask x k], then a path through the candidates of its slots.
+"""The DFlash 2 draft: one forward over a block of [anchor, mask x k], then a path through the candidates of its masks.
 
-Called by the proposer and the self-check. It refuses to know about pages, requests and rings beyond their tensors. The
+The proposer and the self-check call it. It refuses to know about pages, requests and rings beyond their tensors. The
 method is the DFlash 2 draft as the `dflash` package 0.1.0 publishes it; tests hold this forward against that package.
 """
 
@@ -37,9 +37,9 @@ class Draft:
     """Layers over memory that the loader fills. Embedding and head are the target's; rope, norms and dtype are its own.
 
     fc:   from the concatenated outputs of all tapped layers to a hidden row
-    taps: its part for each tapped layer, over the same memory
+    taps: the part of `fc` for each tapped layer, over the same memory
 
-    `backend` says who computes it; the self-check asks for the references.
+    `backend` says who computes; the self-check asks for the references.
     """
 
     def __init__(self, config: WholeDraft, parameters: Parameters, backend: Backend = Backend.AUTO) -> None:
@@ -47,7 +47,7 @@ class Draft:
         self.dtype, self.device = parameters.dtype, parameters.device
         hidden, eps, rank = config.hidden_size, config.rms_norm_eps, config.selector_rank
         kv_rows = config.num_kv_heads * config.head_dim
-        # No table of positions: whatever context the target allows, the draft's own limit cannot be overrun.
+        # There is no table of positions: whatever context the target allows, nothing can overrun the draft's own limit.
         self.rotary = Rotary(config.rope, config.head_dim, self.dtype, self.device)
         fc = parameters.weight("fc", hidden, len(config.target_layer_ids) * hidden)
         parts = {layer: slice(index * hidden, (index + 1) * hidden) for index, layer in enumerate(config.target_layer_ids)}
@@ -78,34 +78,34 @@ class Draft:
         key_norms = torch.stack([layer.k_norm.weight for layer in self.layers])
         return ContextProjection(self._key_value, key_norms, self.rotary.inverse_frequencies, self.config.rms_norm_eps)
 
-    def block_embeddings(self, target: TargetModel, anchors: torch.Tensor, num_steps: int) -> torch.Tensor:
+    def block_embeddings(self, target: TargetModel, anchors: torch.Tensor, num_drafts: int) -> torch.Tensor:
         """Embeddings [B, 1 + k, H] of the anchors int64 [B], each followed by k masks."""
-        ids = functional.pad(anchors[:, None], (0, num_steps), value=self.config.mask_token_id)
+        ids = functional.pad(anchors[:, None], (0, num_drafts), value=self.config.mask_token_id)
         return target.embed(ids).to(self.dtype)
 
     def forward(
         self,
         embeddings: torch.Tensor,
         lengths: torch.Tensor,
-        rows: torch.Tensor,
+        seats: torch.Tensor,
         ring_keys: torch.Tensor,
         ring_values: torch.Tensor,
     ) -> torch.Tensor:
         """Hidden states [B, W, H] of blocks, final norm applied.
 
-        embeddings: [B, W, H]; lengths: int64 [B], position of each anchor; rows: int64 [B], ring of each block
-        ring_keys, ring_values: [L, num_rows, R, Hkv, D], see `paceline_kernels.window_attention`
+        embeddings: [B, W, H]; lengths: int64 [B], position of each anchor; seats: int64 [B], whose ring each block sees
+        ring_keys, ring_values: [L, num_seats, R, Hkv, D], see `paceline_kernels.window_attention`
         """
         positions = (lengths[:, None] + torch.arange(embeddings.shape[1], device=lengths.device)).flatten()
         table, window = self.rotary.table(positions), self.config.sliding_window
-        block = Block(table, lengths, rows, ring_keys, ring_values, window, self.backend)
+        block = Block(table, lengths, seats, ring_keys, ring_values, window, self.backend)
         hidden = embeddings
         for layer in self.layers:
             hidden = layer(hidden, block)
         return self._norm(hidden)
 
     def candidates(self, target: TargetModel, hidden: torch.Tensor) -> Candidates:
-        """The likeliest ids of slots [B, k, H] under the target's own head."""
+        """The likeliest ids of masks [B, k, H] under the target's own head."""
         logits = target.logits(hidden.flatten(0, 1).to(target.dtype))
         unary, ids = logits.topk(self.config.selector_top_k, -1)
         shape = (*hidden.shape[:2], -1)
@@ -120,8 +120,8 @@ class Draft:
         lengths: torch.Tensor,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """One path through the candidates: tokens int64 [B, k] and q [B, k, C]."""
-        num_steps = candidates.ids.shape[1]
-        positions = lengths[:, None] + torch.arange(1, num_steps + 1, device=lengths.device)
+        num_drafts = candidates.ids.shape[1]
+        positions = lengths[:, None] + torch.arange(1, num_drafts + 1, device=lengths.device)
         return select_path(
             unary=candidates.unary,
             candidates=candidates.ids,

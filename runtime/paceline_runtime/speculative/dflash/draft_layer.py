@@ -1,6 +1,6 @@
 """One layer of a DFlash 2 draft: attention over the block and the ring, and a gated MLP, each between two convolutions.
 
-Made by the draft. It is put together from the layers that targets are made of; its own are the convolutions.
+The draft makes it from the layers that targets are made of; only the convolutions are its own.
 """
 
 from __future__ import annotations

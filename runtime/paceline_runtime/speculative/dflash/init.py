@@ -1,7 +1,7 @@
 """`paceline draft init`: write a random DFlash 2 draft that fits a target.
 
-Called by the CLI. What it writes is what a release holds (`config.json`, `model.safetensors`, released tensor names), so the
-`dflash` package loads it too. It accepts next to nothing until it is trained; it is there to try the whole path with.
+The CLI calls it. It writes what a release holds (`config.json`, `model.safetensors`, released tensor names), so the `dflash`
+package loads the draft too. Until it is trained, hardly any of its drafts is accepted; it is there to try the whole path with.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 
 @dataclass(frozen=True)
 class DraftSizes:
-    """What is free to choose in a draft; everything else follows from the target.
+    """What one can choose freely in a draft; everything else follows from the target.
 
     `target_layer_ids` empty means one tap per draft layer, evenly spread; `mask_token_id` None means the last token.
     """

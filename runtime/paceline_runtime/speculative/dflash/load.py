@@ -1,6 +1,6 @@
-"""From a draft checkpoint to a proposer. Called by the engine at start-up, once the target is loaded.
+"""From a draft checkpoint to a proposer. The registry calls it at start-up, once the target is loaded.
 
-`paceline serve` has checked target and draft from their headers before it loads anything; here the same rules run against
+`paceline serve` has checked target and draft from their headers before it loads anything; this module applies the same rules to
 the target as it was loaded, so that no other way in can skip them.
 """
 
@@ -51,7 +51,7 @@ def load_proposer(
 def load_draft(facts: DraftFacts, dtype: torch.dtype, device: torch.device) -> Draft:
     """The draft of a checkpoint that the rules let pass, whatever float dtype it is stored in."""
     shapes = expected_shapes(facts)
-    # A config may claim any size: it is held against the tensors that are there before memory is taken for it.
+    # A config may claim any size: the tensors that are there must bear it out before memory is taken.
     check_tensors(facts.name, facts.tensors, shapes)
     parameters = Parameters(dtype, device)
     draft = Draft(WholeDraft.of(facts), parameters)
@@ -69,6 +69,6 @@ def refuse_misfit(facts: DraftFacts, target: TargetFacts, options: Options) -> N
     """Raise DraftMisfitError with every rule about drafts that the pair breaks."""
     found = find_problems(Pair(target, facts, options))
     ours = [p for p in found if not p.is_warning and p.rule.startswith(("draft.", "options.num_steps"))]
-    # Wrong tensors are listed one and all when they are read; the rule stops at the first.
+    # Reading lists all wrong tensors; the rule would stop at the first.
     if problems := [p for p in ours if p.rule not in ("draft.tensors", "draft.codebooks")]:
         raise DraftMisfitError(f"{facts.name}: " + "; ".join(map(str, problems)))

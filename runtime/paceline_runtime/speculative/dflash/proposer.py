@@ -1,7 +1,7 @@
-"""The DFlash 2 proposer: keeps what target rows give the draft, and drafts a block per request and step.
+"""The DFlash 2 proposer: it keeps what target rows give the draft, and drafts a block per request and step.
 
-Called by the executor in `launch`, so it reads nothing back to the host. Context rows live in the target's pages, which is
-why a prefix hit at any boundary brings the draft's window with it; keys and values live in a ring per seat.
+The device's programs call it in a launch, so it reads nothing back to the host. Context rows live in the target's pages, which
+is why a prefix hit at any boundary brings the draft's window with it; keys and values live in a ring per seat.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Keys and values of each request's last context rows, in rings addressed by position.
 
-Called by the proposer. A ring never needs a reset: which positions it holds follows from the request's length, and
-`window_attention` looks at no other slot. 64 slots more than the window keep a verify's rejected rows, which stand past the
-length, from overwriting context that is still in the window.
+The proposer calls it. A ring never needs a reset: which positions it holds follows from the request's length, and
+`window_attention` looks at no other entry. A ring has 64 entries more than the window: so a verify's rejected rows, which stand
+past the length, overwrite no context that is still in the window.
 """
 
 from __future__ import annotations

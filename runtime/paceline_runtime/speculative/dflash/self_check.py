@@ -1,9 +1,9 @@
 """The draft's start-up self-check: one known block through the serving path and through the plainest path there is.
 
-Called by the loader, so that a process whose draft cannot work never gets ready. The serving path is taps summed layer by
+The loader calls it, so that a process whose draft cannot work never gets ready. The serving path is taps summed layer by
 layer, context rows in pages, a ring rebuilt from them in tiles, and the device's kernels; the plain path concatenates the
-features, projects them at once, attends over all of them and uses the references. A mismatch would change no text, only have
-every draft rejected, so it has to be looked for (vLLM #54373, #55250: acceptance of zero, silently).
+features, projects them at once, attends over all of them and uses the references. A mismatch would change no text but reject
+every draft, so nobody would see it unless it is looked for (vLLM #54373, #55250: acceptance of zero, silently).
 """
 
 from __future__ import annotations
@@ -71,14 +71,15 @@ def check_draft(proposer: DFlashProposer, target: TargetModel) -> SelfCheck:
 
 
 def _known_features(draft: Draft, target: TargetModel) -> torch.Tensor:
-    """Made-up layer outputs [N, taps, H] of a known prompt, each tap's its own; what the target would say is not the point."""
+    """Made-up layer outputs [N, taps, H] of a known prompt, other ones for each tap; what the target would give does not
+    matter."""
     num_taps = len(draft.config.target_layer_ids)
     ids = torch.arange(NUM_TOKENS * num_taps, device=target.device) * 7919 % target.facts.vocab_size
     return target.embed(ids).to(draft.dtype).view(NUM_TOKENS, num_taps, -1)
 
 
 def _served_rings(proposer: DFlashProposer, features: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rings of two rows; row 1 was rebuilt from the pages of a prefilled prompt."""
+    """Rings of two seats; the ring of seat 1 was rebuilt from the pages of a prefilled prompt."""
     device, (spec,) = features.device, proposer.planes
     pages = torch.arange(1, 2 + NUM_TOKENS // PAGE_TOKENS, device=device)
     plane = torch.zeros((1 + len(pages), PAGE_TOKENS, *spec.shape), dtype=spec.dtype, device=device)
@@ -117,6 +118,6 @@ def _walk(draft: Draft, candidates: Candidates, lengths: torch.Tensor) -> tuple[
 
 
 def _relative_rms(found: torch.Tensor, expected: torch.Tensor) -> float:
-    """NaN when either holds one, which no tolerance admits."""
+    """The deviation; NaN, which no tolerance admits, when either holds a NaN."""
     found, expected = found.to(torch.float64), expected.to(torch.float64)
     return float((found - expected).square().mean().sqrt() / expected.square().mean().sqrt().clamp(min=1e-30))

@@ -1,6 +1,6 @@
 """Takes the outputs of tapped target layers during one target forward and sums their projections.
 
-Made by the proposer for each forward and called by the target's layer loop. The concatenated features that the draft's `fc`
+The proposer makes one for each forward, and the target's layer loop calls it. The concatenated features that the draft's `fc`
 is defined on never exist: `fc` is one matrix per tap, and a forward holds one [N, H] sum whatever the number of taps.
 """
 

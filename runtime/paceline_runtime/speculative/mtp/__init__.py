@@ -1,1 +1,2 @@
-"""Multi-token prediction: the head that a hybrid checkpoint brings along drafts for it."""
+"""Multi-token prediction: the head that a hybrid checkpoint brings along drafts for it. The registry comes in through
+`load`."""

@@ -1,7 +1,8 @@
 """The MTP head of the hybrid families: one decoder layer over pairs of a hidden row and the token after it.
 
-Called by the proposer, which keeps its K/V. A pair's input is `fc` of both, normed, the embedding first; embedding and head are
-the target's. Tensors `mtp.*`; the one layer is always full attention, its MLP the family's. All norms are zero-centred.
+The proposer calls it and keeps its K/V. A pair's input is `fc` of both, normed, the embedding first; embedding and head are the
+target's. Its tensors are `mtp.*`; its one layer has full attention and the family's MLP. All norms are zero-centred. It knows
+no request.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from paceline_runtime.models.decoder import Decoder, DecoderLayer
 from paceline_runtime.models.hybrid import gated_attention
 
 LAYER = "mtp.layers.0"
-FIRST_SLOT = 1
-"""Slot 0 would pair the first token with a hidden row before it, which there is none of."""
+FIRST_PAIR = 1
+"""Pair 0 would hold the first token and a hidden row before it, but there is no such row."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class MtpPlanes:
 
 @dataclass(frozen=True)
 class Seen:
-    """What B pairs see: slots up to `lengths` int64 [B] of their pages int64 [B, P]; `active` bool [B] may reach experts."""
+    """What B pairs see: pairs up to `lengths` int64 [B] in their pages int64 [B, P]; `active` bool [B] may reach experts."""
 
     page_table: torch.Tensor
     lengths: torch.Tensor
@@ -77,7 +78,7 @@ class MtpHead:
         _, k, v, _ = self._attention.project(x, rotary)
         write_pages(planes.keys, planes.values, cells, k, v)
 
-    def step(
+    def forward(
         self,
         ids: torch.Tensor,
         hidden: torch.Tensor,
@@ -98,6 +99,6 @@ class MtpHead:
         seen, planes = context.seen, context.planes
         q, k, v, gate = self._attention.project(x, context.rotary)
         write_pages(planes.keys, planes.values, context.cells, k, v)
-        verify = verify_context(seen.page_table, seen.lengths, 1, PAGE_TOKENS, q.dtype, FIRST_SLOT)
+        verify = verify_context(seen.page_table, seen.lengths, 1, PAGE_TOKENS, q.dtype, FIRST_PAIR)
         attended = verify_attention(q[:, None], planes.keys, planes.values, verify, self._attention.scale)
         return self._attention.finish(attended[:, 0], gate)

@@ -1,4 +1,4 @@
-"""From a checkpoint's `mtp.*` tensors to a proposer. Called by the proposer registry for the algorithm `mtp`."""
+"""From a checkpoint's `mtp.*` tensors to a proposer. The proposer registry calls it for the algorithm `mtp`."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""The MTP proposer: drafts with the target's own head, token after token.
+"""The MTP proposer: it drafts with the target's own head, token after token.
 
-Called by the executor in `launch`, so it reads nothing back to the host. Slot i of the head's K/V holds the pair (hidden row
-i - 1, token i) at rope position i - 1: a page depends on no later token, and a prefix hit brings the head's K/V with it. Slot 0
-has no hidden row before it and is masked. Drafting writes pairs made of the head's own output; after the verify those of
-accepted drafts are written anew from the target's hidden rows, and those of rejected ones by the next block.
+The device's programs call it in a launch, so it reads nothing back to the host. The head's K/V hold pair i, which is (hidden
+row i - 1, token i), at rope position i - 1: a page depends on no later token, and a prefix hit brings the head's K/V with it.
+Pair 0 has no hidden row before it and is masked. Drafting writes pairs made of the head's own output; after the verify, pairs
+of accepted drafts are written anew from the target's hidden rows, and the next block overwrites those of rejected drafts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from paceline_runtime.speculative.base import DraftInputs, Proposal
 from paceline_runtime.speculative.mtp.head import MtpHead, MtpPlanes, Seen
 
 _NUM_CANDIDATES = 16
-"""What q is supported on: few enough that accepting costs nothing, and all of it that matters."""
+"""q is supported on so many ids: few enough that accepting costs nothing, and all that matter."""
 _KEYS, _VALUES, _PAGE_ENDS = "mtp_keys", "mtp_values", "mtp_page_ends"
 
 
@@ -28,12 +28,12 @@ def draw(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """A draft for each position int64 [B] from logits [B, V]: token [B], candidates [B, C], and q [B, C] it was drawn from.
 
-    q has the request's temperature alone: its top-k and top-p cut p, and a draft that p excludes is rejected. Greedy rows
+    Only the request's temperature shapes q: top-k and top-p cut p, and a draft that p excludes is rejected. Greedy rows
     (temperature 0) take the likeliest.
     """
     scores, ids = logits.topk(min(_NUM_CANDIDATES, logits.shape[-1]), dim=-1)
     is_sampled = temperature > 0
-    # The maximum is taken off before the division: the smallest temperatures would overflow after it.
+    # The maximum comes off before the division: with the smallest temperatures the quotients would overflow.
     q = ((scores - scores[:, :1]).to(torch.float64) / torch.where(is_sampled, temperature, 1.0)[:, None]).softmax(-1)
     noise = gumbel(seeds[:, None], positions[:, None], PROPOSAL, ids)
     index = torch.where(is_sampled, (q.log() + noise).argmax(-1), 0)
@@ -43,8 +43,8 @@ def draw(
 class MtpProposer:
     """Implements `Proposer`; see there for the life of a seat.
 
-    Which of a verify's rows are committed is not known when they are computed, so all their hidden rows are kept per request,
-    with the position of the first: the one before the pending token is found by its position.
+    Nobody knows yet which of a verify's rows will be committed when they are computed. So the proposer keeps all their hidden
+    rows by seat, with the position of the first, and finds the one before the pending token by its position.
     """
 
     name = "mtp"
@@ -103,7 +103,7 @@ class MtpProposer:
             self._hidden[seat, :1] = self.pages.page_ends.index_select(0, last)
         else:
             self._hidden[seat, 0].zero_()
-        self._first[seat].fill_(num_tokens - 1)  # assigning a number would copy it from the host, and wait
+        self._first[seat].fill_(num_tokens - 1)  # assigning a number would copy it from the host and wait
 
     def on_release(self, seat: int) -> None:
         """Nothing to undo: what the next request in this seat reads was written for it."""
@@ -111,11 +111,11 @@ class MtpProposer:
     def propose(self, inputs: DraftInputs) -> Proposal:
         """Draft k tokens one after the other: the likeliest, or for sampled requests one drawn among the likeliest few."""
         hidden, token, drafts = self._carried(inputs.seats, inputs.lengths), inputs.pending, []
-        for step in range(self.num_drafts):
-            place = inputs.lengths + step
+        for index in range(self.num_drafts):
+            place = inputs.lengths + index
             seen = Seen(inputs.page_table, place, inputs.seats > 0)
             cells = _cells(inputs.page_table, place)
-            hidden = self.head.step(token, hidden, cells, (place - 1).clamp(min=0), self.pages, seen)
+            hidden = self.head.forward(token, hidden, cells, (place - 1).clamp(min=0), self.pages, seen)
             drafts.append(draw(self.head.target.logits(hidden), inputs.temperature, inputs.seeds, place + 1))
             token = drafts[-1][0]
         tokens, candidates, q = (torch.stack(parts, dim=1) for parts in zip(*drafts, strict=True))
