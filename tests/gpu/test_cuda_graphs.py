@@ -6,6 +6,7 @@ import pytest
 import torch
 from gpu_scale import random_dflash, save_predictable
 from law_engine import PADDED, make_engine, run
+from msgspec.structs import replace
 
 from paceline_runtime.device.decode import EagerDecoder
 from paceline_runtime.loaders import load_target
@@ -41,8 +42,9 @@ def test_replays_give_what_launches_give(saved, algorithm, scale, tell):
     if algorithm == "mtp" and target.facts.family == "qwen3":
         pytest.skip("qwen3 models have no MTP head")
     torch.manual_seed(5)
-    prompts = [torch.randint(0, target.facts.vocab_size, (count,)).tolist() for count in (20, 70, 5, 130)]
-    waves = ({str(i): (ids, PARAMS[i]) for i, ids in enumerate(prompts)}, {"1": (prompts[1], PARAMS[0])})
+    prompts = [torch.randint(0, target.facts.vocab_size, (count,)).tolist() for count in (20, 70, 5, scale.pick(66, 130))]
+    params = [replace(one, max_tokens=one.max_tokens // scale.pick(3, 1)) for one in PARAMS]
+    waves = ({str(i): (ids, params[i]) for i, ids in enumerate(prompts)}, {"1": (prompts[1], params[0])})
     texts, captured = {}, 0
     for name in ("replayed", "launched"):
         decoder = EagerDecoder() if name == "launched" else None

@@ -77,12 +77,12 @@ def test_kernel_equals_reference(shape: tuple[int, int, int, int]) -> None:
 @pytest.mark.parametrize("backend", [Backend.REFERENCE, Backend.KERNEL])
 def test_candidate_without_probability_is_never_drawn(backend: Backend) -> None:
     """Where the temperature leaves one candidate any mass, every seed draws it; the smallest temperature overflows nothing."""
-    walk = case(64, 2, 4, 8) | {"temperature": torch.full((64,), 1e-30)}
+    walk = case(24, 2, 4, 8) | {"temperature": torch.full((24,), 1e-30)}
 
     tokens, q = select_path(**walk, backend=backend)
 
-    assert torch.equal(q.amax(-1), torch.ones(64, 2))
-    assert torch.equal(tokens, select_path(**walk | {"temperature": torch.zeros(64)})[0])
+    assert torch.equal(q.amax(-1), torch.ones(24, 2))
+    assert torch.equal(tokens, select_path(**walk | {"temperature": torch.zeros(24)})[0])
 
 
 def test_draws_follow_q() -> None:
