@@ -29,6 +29,7 @@ class OperatorConfig:
     image_pull_policy: str = "IfNotPresent"
     peering_name: str = "paceline-operator"
     peering_lifetime_s: int = 20
+    takeover_s: float = 60.0
     webhook_port: int = 9443
     webhook_certificates: Path | None = None
     """Folder with tls.crt and tls.key; no webhook is served when empty."""
@@ -42,6 +43,11 @@ class OperatorConfig:
     @property
     def clusterwide(self) -> bool:
         return not self.watch_namespace
+
+    @property
+    def installation(self) -> str:
+        """Name of this installation in `status.manager`: its peering object's, with the namespace where it has one."""
+        return f"{self.watch_namespace}/{self.peering_name}" if self.watch_namespace else self.peering_name
 
 
 def from_environment(environment: Mapping[str, str]) -> OperatorConfig:
@@ -59,6 +65,7 @@ def from_environment(environment: Mapping[str, str]) -> OperatorConfig:
         image_pull_policy=reader.text("PACELINE_IMAGE_PULL_POLICY", "IfNotPresent"),
         peering_name=reader.text("PACELINE_PEERING", "paceline-operator"),
         peering_lifetime_s=reader.number("PACELINE_PEERING_LIFETIME_S", 20, int),
+        takeover_s=reader.number("PACELINE_TAKEOVER_S", 60.0, float),
         webhook_port=reader.number("PACELINE_WEBHOOK_PORT", 9443, int),
         webhook_certificates=reader.folder("PACELINE_WEBHOOK_CERTIFICATES"),
         health_port=reader.number("PACELINE_HEALTH_PORT", 8080, int),

@@ -42,7 +42,7 @@ async def run(config: OperatorConfig, priority: int, registry: kopf.OperatorRegi
     register(registry, with_webhook=config.webhook_certificates is not None)
     await kopf.operator(
         registry=registry,
-        settings=settings_for(config, priority),
+        settings=settings_for(config),
         memo=kopf.Memo(operator=Operator(config, priority)),
         clusterwide=config.clusterwide,
         namespaces=[] if config.clusterwide else [config.watch_namespace],
@@ -50,7 +50,7 @@ async def run(config: OperatorConfig, priority: int, registry: kopf.OperatorRegi
     )
 
 
-def settings_for(config: OperatorConfig, priority: int) -> kopf.OperatorSettings:
+def settings_for(config: OperatorConfig) -> kopf.OperatorSettings:
     """kopf's settings: kopf keeps nothing on objects, needs no rights on CRDs, namespaces or events, and has timeouts."""
     settings = kopf.OperatorSettings()
     settings.persistence.finalizer = f"{ANNOTATION_PREFIX}/finalizer"
@@ -70,11 +70,8 @@ def settings_for(config: OperatorConfig, priority: int) -> kopf.OperatorSettings
     settings.queueing.worker_limit = 20
     settings.queueing.idle_timeout = 1.0
     settings.process.ultimate_exiting_timeout = EXIT_TIMEOUT_S
-    settings.peering.name = config.peering_name
-    settings.peering.priority = priority
-    settings.peering.lifetime = config.peering_lifetime_s
-    settings.peering.mandatory = True
-    settings.peering.stealth = True
+    # kopf's own peering compares clocks of different machines: `cluster.leadership` does without.
+    settings.peering.standalone = True
     if config.webhook_certificates:
         settings.admission.server = kopf.WebhookServer(
             addr="",

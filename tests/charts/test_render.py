@@ -192,6 +192,7 @@ def test_optional_objects_are_off_until_asked_for(chart):
     }
 
     assert asked - kinds == {"PodMonitor", "NetworkPolicy"}
+    assert only(chart.render(), "PodDisruptionBudget")["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
     assert "PodDisruptionBudget" not in {one["kind"] for one in chart.render({"replicas": 1})}
 
 

@@ -141,9 +141,13 @@ class Scene:
 
 @contextmanager
 def installed(
-    cluster: Cluster, *settings: str, release_namespace: str = RELEASE_NAMESPACE, crds: bool = True
+    cluster: Cluster,
+    *settings: str,
+    release_namespace: str = RELEASE_NAMESPACE,
+    crds: bool = True,
+    keeps_namespace: bool = False,
 ) -> Iterator[None]:
-    """The chart of this checkout, installed and ready; uninstalled with its namespace afterwards, CRDs aside."""
+    """The chart of this checkout, installed and ready; uninstalled afterwards, with its namespace unless that is kept."""
     cluster.add_images({STUB: stub_image(cluster.images["paceline/runtime:test"])})
     values = ["image.tag=test", "runtime.image.tag=test", "operator.peeringLifetimeSeconds=10", "operator.resyncSeconds=20"]
     values += ["operator.acceptancePeriodSeconds=5", f"crds.enabled={str(crds).lower()}", *settings]
@@ -156,8 +160,9 @@ def installed(
         yield
     finally:
         cluster.helm("uninstall", "paceline", *place)
-        # The next module installs into a namespace of the same name.
-        cluster.kubectl("delete", "namespace", release_namespace, "--timeout=90s")
+        if not keeps_namespace:
+            # The next module installs into a namespace of the same name.
+            cluster.kubectl("delete", "namespace", release_namespace, "--timeout=90s")
 
 
 @contextmanager

@@ -49,9 +49,9 @@ def test_a_wrong_environment_ends_the_program_with_2(monkeypatch, capsys):
 
 def test_kopf_keeps_nothing_on_objects_and_needs_no_further_rights():
     """No finalizer or annotation under anybody else's name, no events, no scanning of CRDs and namespaces."""
-    settings = settings_for(from_environment(GOOD), priority=7)
+    settings = settings_for(from_environment(GOOD))
 
     assert settings.persistence.finalizer.startswith("paceline.dev/")
     assert (settings.scanning.disabled, settings.posting.enabled) == (True, False)
-    assert (settings.peering.priority, settings.peering.mandatory) == (7, True)
+    assert settings.peering.standalone
     assert isinstance(settings.watching.server_timeout, int)

@@ -25,7 +25,24 @@ CASES: dict[str, dict[str, Any]] = {
         "autoscaling": {"maxReplicas": 4},
         "networkPolicy": {"enabled": True, "fromNamespaces": ["web"]},
         "metrics": {"podMonitor": {"enabled": True, "labels": {"release": "prometheus"}}},
-        "scheduling": {"nodeSelector": {"gpu": "h200"}, "spread": [{"topologyKey": "zone"}], "runtimeClassName": "nvidia"},
+        "scheduling": {
+            "nodeSelector": {"gpu": "h200"},
+            "affinity": {
+                "nodeAffinity": {
+                    "requiredDuringSchedulingIgnoredDuringExecution": {
+                        "nodeSelectorTerms": [{"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}]
+                    }
+                },
+                "podAntiAffinity": {
+                    "requiredDuringSchedulingIgnoredDuringExecution": [
+                        {"topologyKey": "host", "labelSelector": {"matchLabels": {"paceline.dev/model": "demo"}}}
+                    ]
+                },
+            },
+            "spread": [{"topologyKey": "zone"}],
+            "runtimeClassName": "nvidia",
+            "schedulerName": "theirs",
+        },
     },
     "fetched": {
         "target": {"uri": "s3://bucket/model", "secretRef": {"name": "s3-keys"}},

@@ -43,6 +43,24 @@ async def review(resource: Mapping[str, Any], old: Mapping[str, Any] | None, loo
         model = parse(resource)
     except SpecError as error:
         return Review(problems=error.problems)
+    found = await _compatibility(model, lookup)
+    return Review(found.problems, (*found.warnings, *cautions(model)))
+
+
+def cautions(model: Model) -> list[str]:
+    """What works, and is most likely not meant."""
+    wanted, num_pods = model.spec.disruption, model.spec.fewest_pods
+    if wanted.max_unavailable == 0:
+        why = "maxUnavailable is 0"
+    elif wanted.min_available is not None and 0 < num_pods <= wanted.min_available:
+        why = f"minAvailable is {wanted.min_available} of {num_pods} pods"
+    else:
+        return []
+    return [f"spec.disruption: {why}, so no pod that answers can ever be evicted, and draining its node never ends"]
+
+
+async def _compatibility(model: Model, lookup: Lookup) -> Review:
+    """What is known of target and draft together."""
     if reason := why_not_looked_up(model):
         asked = judge(Verdict("", None, option_problems(options_of(model))))
         if asked.problems:

@@ -26,6 +26,7 @@ Object = dict[str, Any]
 REQUEST_TIMEOUT_S = 30.0
 PAGE = 500
 APPLY = "application/apply-patch+yaml"
+MERGE = "application/merge-patch+json"
 
 
 class Cluster:
@@ -67,6 +68,10 @@ class Cluster:
     async def create(self, document: Object, kind: Kind) -> Object:
         """Make an object that is not applied: an Event, a peering."""
         return await self._request("post", path_of(kind, document["metadata"].get("namespace")), body=document)
+
+    async def merge(self, change: Object, kind: Kind, namespace: str | None, name: str) -> Object:
+        """Change some fields of an object that is not applied; GoneError when there is none."""
+        return await self._request("patch", path_of(kind, namespace, name), body=change, content_type=MERGE)
 
     async def delete(self, found: Object, kind: Kind) -> None:
         """Delete exactly this object, and its dependents in the background. An object that is gone already is fine."""

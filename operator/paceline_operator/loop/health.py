@@ -30,6 +30,7 @@ class Operator(Protocol):
     tasks: list[asyncio.Task[None]]
     is_leading: bool
     is_synced: asyncio.Event
+    knows_leader: asyncio.Event
 
 
 class Health:
@@ -71,7 +72,8 @@ class Health:
         """A reason to send no requests here, or nothing."""
         config = self._operator.config
         if config.webhook_certificates is None:
-            return "" if self._operator.is_synced.is_set() else "nothing was listed yet"
+            # A replica that stands by lists nothing: it is ready once it knows that it stands by.
+            return "" if self._operator.knows_leader.is_set() else "it is not known yet which replica leads"
         url = f"https://127.0.0.1:{config.webhook_port}/{WEBHOOK_ID}"
         try:
             # The certificate is the operator's own, and it does not name this address.

@@ -11,12 +11,13 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from paceline_operator.cluster.store import Store
+from paceline_operator.config import OperatorConfig
 
 
 class Metrics:
     """All metrics in a registry of their own."""
 
-    def __init__(self, store: Store, certificates: Path | None) -> None:
+    def __init__(self, store: Store, config: OperatorConfig) -> None:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
@@ -34,16 +35,16 @@ class Metrics:
         )
         self.queue_depth = Gauge("paceline_operator_queue_depth", "Models that wait for a reconcile.", registry=self.registry)
         self.leading = Gauge("paceline_operator_leading", "1 on the replica that reconciles.", registry=self.registry)
-        self.registry.register(_ModelCollector(store))
-        if certificates:
-            self.registry.register(_CertificateCollector(certificates))
+        self.registry.register(_ModelCollector(store, config.installation))
+        if config.webhook_certificates:
+            self.registry.register(_CertificateCollector(config.webhook_certificates))
 
 
 class _ModelCollector(Collector):
-    """Models by condition, counted when somebody asks."""
+    """Models by condition, counted when somebody asks; those of other installations are counted there."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, store: Store, installation: str) -> None:
+        self._store, self._installation = store, installation
 
     def collect(self) -> Iterable[Metric]:
         family = GaugeMetricFamily(
@@ -55,6 +56,8 @@ class _ModelCollector(Collector):
         counts: dict[tuple[str, str], int] = {}
         for key, resource in self._store.models().items():
             seen = resource.get("status") or {}
+            if seen.get("manager", self._installation) != self._installation:
+                continue
             replicas.add_metric([*key, "existing"], seen.get("replicas", 0))
             replicas.add_metric([*key, "ready"], seen.get("readyReplicas", 0))
             for one in seen.get("conditions") or ():

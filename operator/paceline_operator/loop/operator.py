@@ -6,6 +6,7 @@ The operator owns every task and connection, so that a stop leaves nothing behin
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Coroutine
@@ -14,10 +15,11 @@ from typing import Any
 
 from paceline_operator.admission.metadata import Metadata
 from paceline_operator.cluster.client import Cluster
-from paceline_operator.cluster.leadership import ensure_peering, is_leading
+from paceline_operator.cluster.leadership import Leadership, Pulse, ensure_peering
 from paceline_operator.cluster.resync import Resync
 from paceline_operator.cluster.scrape import Scraper
 from paceline_operator.cluster.store import Key, Store
+from paceline_operator.cluster.territory import Territory
 from paceline_operator.cluster.watchdog import Watchdog
 from paceline_operator.config import OperatorConfig
 from paceline_operator.errors import ApiError
@@ -29,8 +31,8 @@ from paceline_operator.names import KIND
 
 logger = logging.getLogger(__name__)
 REFUSED_RETRY_S = 15.0
-# So soon after kopf has paused the watches our own timers stop too.
-LEADERSHIP_PERIOD_S = 5.0
+# So often a replica asks who leads and which installations there are.
+LEADERSHIP_PERIOD_S = 2.0
 
 
 def utc_now() -> datetime:
@@ -45,10 +47,11 @@ class Operator:
         self.config, self.priority = config, priority
         self.store = Store()
         self.watchdog = Watchdog(time.monotonic)
-        self.metrics = Metrics(self.store, config.webhook_certificates)
+        self.metrics = Metrics(self.store, config)
         self.metadata = Metadata(config.hub_endpoint, config.admission_budget_s, time.monotonic)
         self.health = Health(self)
         self.is_leading = False
+        self.knows_leader = asyncio.Event()
         self.is_synced = asyncio.Event()
         self.tasks: list[asyncio.Task[None]] = []
 
@@ -59,6 +62,8 @@ class Operator:
         self.scraper = Scraper()
         self.reconciler = Reconciler(self.config, self.cluster, self.store, self.scraper, self.watchdog, utc_now)
         self.resync = Resync(self.config, self.cluster, self.store, self.watchdog)
+        self.leadership = Leadership(self.cluster, self.config, self.priority, Pulse(time.monotonic), time.monotonic, utc_now)
+        self.territory = Territory(self.config, self.cluster, time.monotonic)
         await ensure_peering(self.cluster, self.config)
         await self.health.start()
         self._spawn("leadership", self._follow_leadership())
@@ -70,6 +75,8 @@ class Operator:
         for task in self.tasks:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
+        with contextlib.suppress(ApiError):
+            await self.leadership.resign()
         await self.health.stop()
         await self.scraper.close()
         await self.cluster.close()
@@ -92,11 +99,18 @@ class Operator:
         while True:
             key = await self.queue.get()
             try:
-                if self.is_leading:
+                if self.is_leading and self._manages(key):
                     await self._reconcile(key)
+                elif self.is_leading:
+                    self.queue.add_later(key, LEADERSHIP_PERIOD_S)
             finally:
                 self.queue.done(key)
                 self.metrics.queue_depth.set(len(self.queue))
+
+    def _manages(self, key: Key) -> bool:
+        """Whether a model is this installation's, or gone."""
+        status = (self.store.model(key) or {}).get("status") or {}
+        return self.territory.manages(key.namespace, status.get("manager", ""))
 
     async def _reconcile(self, key: Key) -> None:
         started = time.perf_counter()
@@ -128,17 +142,22 @@ class Operator:
 
     async def _follow_leadership(self) -> None:
         """Ask who leads, and list everything anew on becoming the leader and from time to time."""
-        listed_at = 0.0
+        listed_at, heard_at = 0.0, time.monotonic()
         while True:
             try:
-                leads = await is_leading(self.cluster, self.config, self.priority, utc_now())
+                leads = await self.leadership.leads()
+                if leads:
+                    await self.territory.look()
                 if leads and (not self.is_leading or time.monotonic() - listed_at > self.config.resync_s):
                     await self._list_all(became_leader=not self.is_leading)
                     listed_at = time.monotonic()
-                self.is_leading = leads
-                self.metrics.leading.set(leads)
+                self.is_leading, heard_at = leads, time.monotonic()
+                self.knows_leader.set()
             except ApiError as error:
                 logger.warning("peering: %s", error)
+                # The others took this replica for dead meanwhile.
+                self.is_leading = self.is_leading and time.monotonic() - heard_at < self.config.peering_lifetime_s
+            self.metrics.leading.set(self.is_leading)
             await asyncio.sleep(LEADERSHIP_PERIOD_S)
 
     async def _list_all(self, *, became_leader: bool) -> None:

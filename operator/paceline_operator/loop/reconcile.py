@@ -167,6 +167,7 @@ class Reconciler:
     async def _publish(self, resource: Object, current: Status) -> None:
         """Write the status if it says anything new, and an Event for each condition that turned."""
         previous, key = resource.get("status") or {}, Key(resource["metadata"]["namespace"], resource["metadata"]["name"])
+        current["manager"] = self._config.installation
         if current != previous:
             metadata = {name: resource["metadata"][name] for name in ("name", "namespace", "uid")}
             document = {"apiVersion": names.API_VERSION, "kind": names.KIND, "metadata": metadata, "status": current}

@@ -14,5 +14,6 @@ def build(model: Model) -> Object:
         limit = {"minAvailable": wanted.min_available}
     else:
         limit = {"maxUnavailable": 1 if wanted.max_unavailable is None else wanted.max_unavailable}
-    spec = {"selector": {"matchLabels": model.selector}, **limit}
+    # A drain must not wait for a pod that answers nobody: a crash loop would keep its node for ever.
+    spec = {"selector": {"matchLabels": model.selector}, "unhealthyPodEvictionPolicy": "AlwaysAllow", **limit}
     return child(model, "policy/v1", "PodDisruptionBudget", COMPONENT_SERVER, {"spec": spec})

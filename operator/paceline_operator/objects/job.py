@@ -24,7 +24,6 @@ def job(
 
     A pod that is evicted or preempted does not count as a failure; `final_exit_codes` are failures that no retry mends.
     """
-    scheduling = model.spec.scheduling
     rules: list[Object] = [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]
     if final_exit_codes:
         rules.append({"action": "FailJob", "onExitCodes": {"operator": "In", "values": list(final_exit_codes)}})
@@ -40,13 +39,25 @@ def job(
                 "automountServiceAccountToken": False,
                 "enableServiceLinks": False,
                 "securityContext": pod_security(),
-                **without_none(
-                    nodeSelector=scheduling.node_selector,
-                    tolerations=list(scheduling.tolerations),
-                    priorityClassName=scheduling.priority_class_name,
-                ),
+                **placement(model),
                 **pod,
             },
         },
     }
     return child(model, "batch/v1", "Job", component, {"spec": spec}, name=name)
+
+
+def placement(model: Model) -> Object:
+    """Where a Job's pod may run: where the serving pods may.
+
+    The pod may be the first to use a claim, and a volume of a zone stays in the zone of its first pod. What keeps serving
+    pods apart (spread, anti-affinity) is left out: beside one of them a Job's pod would wait for ever.
+    """
+    wanted = model.spec.scheduling
+    return without_none(
+        nodeSelector=wanted.node_selector,
+        tolerations=list(wanted.tolerations),
+        affinity={name: rule for name, rule in wanted.affinity.items() if name != "podAntiAffinity"},
+        priorityClassName=wanted.priority_class_name,
+        schedulerName=wanted.scheduler_name,
+    )

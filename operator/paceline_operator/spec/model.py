@@ -64,6 +64,13 @@ class ModelSpec(Value, frozen=True):
         return (self.target, self.draft) if self.draft else (self.target,)
 
     @property
+    def fewest_pods(self) -> int:
+        """The number of pods that there are at least, when nothing is wrong."""
+        if self.autoscaling:
+            return self.autoscaling.min_replicas
+        return 1 if self.replicas is None else self.replicas
+
+    @property
     def num_replicas(self) -> int | None:
         """Pods wanted, or None where an autoscaler decides."""
         if self.autoscaling:

@@ -47,6 +47,28 @@ async def test_unknown_is_admitted_with_a_warning():
     assert "the hub is down" in found.warnings[0]
 
 
+@pytest.mark.parametrize(
+    "spec, words",
+    [
+        ({"disruption": {"maxUnavailable": 0}}, "maxUnavailable is 0"),
+        ({"disruption": {"minAvailable": 1}}, "minAvailable is 1 of 1 pods"),
+        ({"disruption": {"minAvailable": 3}, "replicas": 2}, "minAvailable is 3 of 2 pods"),
+        ({"disruption": {"minAvailable": 2}, "autoscaling": {"minReplicas": 2, "maxReplicas": 9}}, "minAvailable is 2 of 2"),
+        ({"disruption": {"minAvailable": 1}, "replicas": 2}, ""),
+        ({"disruption": {"minAvailable": 1}, "replicas": 0}, ""),
+        ({"disruption": {"maxUnavailable": 1}}, ""),
+        ({}, ""),
+    ],
+)
+async def test_a_budget_that_never_lets_a_pod_go_gets_a_warning(spec, words):
+    """It is admitted: somebody may want just that."""
+    found = await reviewed(FITS, make_resource({**HUB_PAIR, **spec}))
+
+    assert found.problems == ()
+    assert len(found.warnings) == bool(words)
+    assert words in "".join(found.warnings)
+
+
 async def test_a_pair_that_fits_is_admitted_in_silence():
     """Nothing to say."""
     found = await reviewed(FITS, make_resource(HUB_PAIR))

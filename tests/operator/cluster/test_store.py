@@ -1,12 +1,8 @@
 """The memory of the cluster, who leads, and how a silent watch is noticed."""
 
-from datetime import timedelta
-
-import pytest
-from operator_builders import NOW, UID, make_job, make_pod, make_resource
+from operator_builders import UID, make_job, make_pod, make_resource
 
 from paceline_operator.cluster.kinds import BY_NAME, POD
-from paceline_operator.cluster.leadership import outranked
 from paceline_operator.cluster.store import MAX_GONE, Key, Store, slim
 from paceline_operator.cluster.watchdog import PATIENCE_S, Watchdog
 
@@ -150,22 +146,6 @@ def test_big_and_unused_parts_are_dropped():
     assert "managedFields" not in slim(found)["metadata"]
     assert "managedFields" in slim({**found, "kind": "Deployment"})["metadata"]
     assert set(BY_NAME) >= {"SpeculativeModel", "Pod", "Deployment"}
-
-
-@pytest.mark.parametrize(
-    "peers, is_outranked",
-    [
-        ({}, False),
-        ({"me": {"priority": 9, "lifetime": 60, "lastseen": NOW.isoformat()}}, False),
-        ({"b": {"priority": 9, "lifetime": 60, "lastseen": NOW.isoformat()}}, True),
-        ({"b": {"priority": 2, "lifetime": 60, "lastseen": NOW.isoformat()}}, False),
-        ({"b": {"priority": 9, "lifetime": 60, "lastseen": (NOW - timedelta(seconds=61)).isoformat()}}, False),
-        ({"b": None}, False),
-    ],
-)
-def test_a_living_replica_of_higher_priority_leads(peers, is_outranked):
-    """Its own entry, a dead one and a lower one do not matter."""
-    assert outranked(peers, "me", 5, NOW) == is_outranked
 
 
 def test_a_watch_that_never_shows_our_write_is_noticed():

@@ -43,7 +43,7 @@ class Emulated:
         handlers.register(registry, with_webhook=False)
         await kopf.operator(
             registry=registry,
-            settings=settings_for(self.operator.config, self.operator.priority),
+            settings=settings_for(self.operator.config),
             memo=kopf.Memo(operator=self.operator),
             clusterwide=True,
             identity=self.operator.config.pod_name,
@@ -52,7 +52,7 @@ class Emulated:
     def add_model(self, name: str = "demo", **metadata: Any) -> None:
         """A model that was there before the operator."""
         resource = make_resource(name=name, resourceVersion="1", **metadata)
-        self.server.objects[MODELS, "ml", name] = resource
+        self.server.objects[MODELS, resource["metadata"]["namespace"], name] = resource
 
     async def call(self, method: str, kind: Kind, name: str, body: dict[str, Any] | None = None) -> None:
         """A request of somebody else: an edit, a deletion, a controller's status."""

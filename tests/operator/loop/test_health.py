@@ -61,7 +61,8 @@ async def test_without_a_listener_it_is_not_ready():
 
 def test_the_end_of_the_certificate_is_a_metric(tmp_path):
     """One can be told before it has ended; a Secret that is not there yet is no error."""
-    metrics, name = Metrics(Store(), tmp_path), "paceline_operator_webhook_certificate_expiry_timestamp_seconds"
+    metrics = Metrics(Store(), replace(CONFIG, webhook_certificates=tmp_path))
+    name = "paceline_operator_webhook_certificate_expiry_timestamp_seconds"
     assert metrics.registry.get_sample_value(name) is None
     LEAF.cert_chain_pems[0].write_to_path(str(tmp_path / "tls.crt"))
 

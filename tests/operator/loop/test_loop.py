@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-from datetime import UTC, datetime
 
 import kopf
 import pytest
@@ -186,21 +185,39 @@ async def test_probes_are_not_counted_as_admissions(emulated):
 
 
 async def test_a_replica_that_is_outranked_does_nothing(emulated):
-    """It sees the other's entry, and leaves the models to it."""
-    seen = datetime.now(UTC).isoformat()
-    peer = {"priority": 99, "lifetime": 60, "lastseen": seen}
+    """It sees the other's entry, whose clock is far off, and leaves the models to it; it is ready without a webhook too."""
+    peer = {"priority": 99, "lifetime": 60, "lastseen": "1999-01-01T00:00:00+00:00"}
     peering = {"metadata": {"name": emulated.operator.config.peering_name}, "status": {"other": peer}}
     emulated.server.objects["kopf.dev/v1/clusterkopfpeerings", None, emulated.operator.config.peering_name] = peering
     emulated.add_model()
     task = asyncio.create_task(emulated.run())
-    await emulated.until(lambda: emulated.operator.tasks, "the loop runs")
-    await asyncio.sleep(0.5)
+    await emulated.until(lambda: emulated.operator.knows_leader.is_set(), "it knows who leads")
+    reason = await emulated.operator.health.why_not_ready()
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await task
 
-    assert emulated.server.writes == []
+    assert (emulated.server.writes, reason) == ([], "")
     assert not emulated.operator.is_leading
+
+
+async def test_models_of_another_installation_are_left_alone(emulated):
+    """It is at home in their namespace; models elsewhere are served, and their status says by whom."""
+    peer = {"priority": 99, "lifetime": 60, "lastseen": "1999-01-01T00:00:00+00:00"}
+    theirs = {"metadata": {"name": "theirs", "namespace": "home"}, "status": {"pod": peer}}
+    emulated.server.objects["kopf.dev/v1/kopfpeerings", "home", "theirs"] = theirs
+    emulated.add_model("left", namespace="home")
+    emulated.add_model()
+    task = asyncio.create_task(emulated.run())
+    await emulated.until(lambda: emulated.condition("Accepted") == ("True", "Valid"), "the other model is looked at")
+    await idle(emulated)
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+    assert "status" not in emulated.find("speculativemodels", "left")
+    assert len(emulated.names("jobs")) == 1
+    assert emulated.find("speculativemodels", "demo")["status"]["manager"] == "paceline-operator"
 
 
 async def test_watches_that_close_are_opened_again(running):
