@@ -321,7 +321,7 @@ def test_columns_are_the_documented_ones(api, namespace):
     api.apply(resource(PAIR), "-n", namespace)
     header = api.kubectl("get", "specm", "-n", namespace, "-o", "wide").splitlines()[0].split()
 
-    assert header == ["NAME", "READY", "REASON", "TARGET", "DRAFT", "REPLICAS", "ACCEPT", "ENDPOINT", "AGE"]
+    assert header == ["NAME", "READY", "REASON", "TARGET", "DRAFT", "REPLICAS", "ACCEPT", "ENDPOINT", "MANAGER", "AGE"]
 
 
 def test_every_field_is_described_and_bounded():
