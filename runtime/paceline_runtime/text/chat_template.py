@@ -47,12 +47,22 @@ class ChatTemplate:
         *,
         add_generation_prompt: bool,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        most_chars: int | None = None,
         **variables: Any,
     ) -> str:
-        """The prompt. `variables` are the template's own switches, such as `enable_thinking`; they may replace a token."""
+        """The prompt. `variables` are the template's own switches, such as `enable_thinking`; they may replace a token.
+
+        Rendering stops as soon as there are more than `most_chars`.
+        """
         given = {"messages": messages, "tools": tools, "add_generation_prompt": add_generation_prompt}
+        parts, num_chars = [], 0
         try:
-            return self._template.render({**self._tokens, "documents": None, **variables, **given})
+            for part in self._template.generate({**self._tokens, "documents": None, **variables, **given}):
+                parts.append(part)
+                num_chars += len(part)
+                if most_chars is not None and num_chars > most_chars:
+                    break
+            return "".join(parts)
         except Exception as error:  # a template computes: it may divide by zero, recurse or ask for too much memory
             what = str(error) or type(error).__name__
             raise ChatTemplateError(f"the chat template refuses these messages: {what}") from error

@@ -11,7 +11,9 @@ from typing import Any
 
 import tokenizers
 
+from paceline_runtime.text.backend_facts import read_facts
 from paceline_runtime.text.chat_template import ChatTemplate, ChatTemplateError
+from paceline_runtime.text.gradual import GradualEncoding
 
 
 class Tokenizer:
@@ -27,7 +29,9 @@ class Tokenizer:
         special_tokens: Mapping[str, str],
         chat_template: str | None,
     ) -> None:
-        self._backend = backend
+        self._backend, self._facts = backend, read_facts(backend)
+        if self._facts.around is not None:
+            backend.post_processor = None  # it would shorten the places of tokens in a text, which `gradually` cuts by
         self.vocab_size = backend.get_vocab_size(with_added_tokens=True)
         self.bos_id = backend.token_to_id(special_tokens["bos_token"]) if "bos_token" in special_tokens else None
         self._chat_template = ChatTemplate(chat_template, special_tokens) if chat_template else None
@@ -39,9 +43,32 @@ class Tokenizer:
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Ids of a text. Special tokens spelled in it are read as such; `add_special_tokens` puts the model's own around."""
-        # A batch of one, since `encode` holds the interpreter's lock: 4 MB of text stopped every other thread for 4 s.
-        (encoding,) = self._backend.encode_batch([text], add_special_tokens=add_special_tokens)
-        return list(encoding.ids)
+        encoding = self._gradual(text, add_special_tokens, None)
+        encoding.advance()
+        return encoding.ids
+
+    @property
+    def longest_token_bytes(self) -> int | None:
+        """Bytes of text that a token stands for at most, None where there is no such bound; some bytes may have no token."""
+        return self._facts.longest_token_bytes
+
+    def fewest_tokens(self, text: str) -> int:
+        """A number of tokens that the text has at least, by its bytes alone; 0 where nothing is known."""
+        longest = self._facts.longest_token_bytes
+        return 0 if longest is None else -(-len(text.encode().translate(None, self._facts.silent_bytes)) // longest)
+
+    def gradually(self, text: str, add_special_tokens: bool = True) -> GradualEncoding:
+        """What `encode` gives, a window of the text at a time."""
+        return self._gradual(text, add_special_tokens, self._facts.cut_margin)
+
+    def _gradual(self, text: str, add_special_tokens: bool, margin: int | None) -> GradualEncoding:
+        def encode(text: str) -> tokenizers.Encoding:
+            # A batch of one, since `encode` holds the interpreter's lock: 4 MB of text stopped every other thread for 4 s.
+            (encoding,) = self._backend.encode_batch([text], add_special_tokens=add_special_tokens and not self._facts.around)
+            return encoding
+
+        first, last = self._facts.around if self._facts.around and add_special_tokens else ([], [])
+        return GradualEncoding(encode, text, margin=margin, silent=self._facts.silent_bytes, first=first, last=last)
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Text of ids, U+FFFD for bytes that form no character."""
@@ -56,12 +83,16 @@ class Tokenizer:
         messages: Sequence[Mapping[str, Any]],
         add_generation_prompt: bool = True,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        most_chars: int | None = None,
         **variables: Any,
     ) -> str:
         """The prompt of a conversation; encode it without adding special tokens, it holds its own.
 
+        Of one that is longer than `most_chars` only the beginning is rendered, a bit more than so much.
         Raises ChatTemplateError when the model has no template, or the template refuses the messages.
         """
         if self._chat_template is None:
             raise ChatTemplateError("the model has no chat template, use the completions endpoint")
-        return self._chat_template.render(messages, add_generation_prompt=add_generation_prompt, tools=tools, **variables)
+        return self._chat_template.render(
+            messages, add_generation_prompt=add_generation_prompt, tools=tools, most_chars=most_chars, **variables
+        )
