@@ -5,10 +5,11 @@ For scripts, tests and benchmarks; the server uses the same engine in a process 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +19,7 @@ from paceline_runtime.config import EngineConfig
 from paceline_runtime.engine.build import build_engine
 from paceline_runtime.messages import FinishReason, Rebuild, Submit, TokenLogprobs, Tokens
 from paceline_runtime.params import SamplingParams
+from paceline_runtime.text.bounded import BoundedEncoding, TooManyTokensError
 from paceline_runtime.text.detokenizer import Decode
 from paceline_runtime.text.load import load_tokenizer
 from paceline_runtime.text.stream import TextStream
@@ -88,7 +90,11 @@ class LLM:
         params = [sampling_params] * len(prompts) if isinstance(sampling_params, SamplingParams) else list(sampling_params)
         if len(params) != len(prompts):
             raise ValueError(f"{len(prompts)} prompts, but {len(params)} sampling parameters")
-        submits = [self._submit(prompt, one) for prompt, one in zip(prompts, params, strict=True)]
+        ids = self._ids_of(prompts)
+        submits = [
+            Submit(request_id=f"offline-{next(self._numbers)}", prompt_ids=prompt, params=one)
+            for prompt, one in zip(ids, params, strict=True)
+        ]
         with self._lock:
             answers = self._run(submits)
         if any(isinstance(prompt, str) for prompt in prompts) or any(one.stop for one in params):
@@ -103,9 +109,20 @@ class LLM:
         if done.error is not None:
             raise ValueError(done.error)
 
-    def _submit(self, prompt: Prompt, params: SamplingParams) -> Submit:
-        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
-        return Submit(request_id=f"offline-{next(self._numbers)}", prompt_ids=ids, params=params)
+    def _ids_of(self, prompts: Sequence[Prompt]) -> list[list[int]]:
+        """No text is tokenized further than the context goes, and none if one is too long by its bytes."""
+        context, encodings = self.engine.info.max_model_len, dict[int, BoundedEncoding]()
+        ids = {index: list(prompt) for index, prompt in enumerate(prompts) if not isinstance(prompt, str)}
+        for index, prompt in enumerate(prompts):
+            if isinstance(prompt, str):
+                with _refusing(index, context):
+                    encodings[index] = BoundedEncoding(self.tokenizer, prompt, context - 1)
+        for index, encoding in encodings.items():
+            with _refusing(index, context):
+                while not encoding.is_done:
+                    encoding.advance()
+            ids[index] = encoding.ids
+        return [ids[index] for index in range(len(prompts))]
 
     def _run(self, submits: Sequence[Submit]) -> dict[str, Completion]:
         """What the engine gives each request, without its text."""
@@ -126,6 +143,14 @@ class LLM:
             refused = self.engine.add(submit)
             if refused is not None:
                 raise ValueError(f"prompt {index}: {refused.message}")
+
+
+@contextlib.contextmanager
+def _refusing(index: int, context: int) -> Iterator[None]:
+    try:
+        yield
+    except TooManyTokensError as error:
+        raise ValueError(f"prompt {index}: {error}, but the context holds {context}, one of them for the answer") from None
 
 
 def _text(decode: Decode, submit: Submit, answer: Completion) -> str:

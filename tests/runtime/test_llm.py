@@ -12,6 +12,7 @@ from tiny_served import save_served
 from paceline_compat.facts import checkpoint
 from paceline_compat.formats import safetensors_header
 from paceline_runtime import LLM, SamplingParams
+from paceline_runtime.text.gradual import GradualEncoding
 
 PROMPT = "to be or not to be"
 PARAMS = SamplingParams(max_tokens=24, ignore_eos=True)
@@ -93,6 +94,28 @@ def test_one_bad_prompt_and_nothing_runs(llm):
         llm.generate([PROMPT, PROMPT], [PARAMS])
 
     assert not llm.engine.has_work
+
+
+def test_a_text_that_is_too_long_is_not_tokenized_to_its_end(llm, monkeypatch):
+    """Its bytes may tell, before any other prompt is tokenized; else the tokens that the context holds."""
+    advanced = []
+    monkeypatch.setattr(GradualEncoding, "advance", _noting(GradualEncoding.advance, advanced))
+    with pytest.raises(ValueError, match=r"prompt 1: the text has at least \d+ tokens, but the context holds 256, one of them"):
+        llm.generate([PROMPT, "ab" * 10**6], PARAMS)
+    assert [] == advanced
+
+    with pytest.raises(ValueError, match=r"prompt 1: the text has 300 tokens, but the context holds 256"):
+        llm.generate([PROMPT, "x" * 300], PARAMS)
+    assert [len(llm.tokenizer.encode(PROMPT)), 300] == advanced[:2]
+    assert not llm.engine.has_work
+
+
+def _noting(advance, advanced):
+    def noting(encoding):
+        advance(encoding)
+        advanced.append(len(encoding.ids))
+
+    return noting
 
 
 def test_a_string_is_no_list_of_its_characters(llm):

@@ -15,6 +15,7 @@ from typing import Any
 from paceline_runtime import messages
 from paceline_runtime.config import ServeConfig
 from paceline_runtime.errors import EngineDiedError, UnavailableError
+from paceline_runtime.server.api.prompts import Prompts
 from paceline_runtime.server.link.engine_client import EngineClient
 from paceline_runtime.server.metrics import EngineCollector, Metrics
 from paceline_runtime.text.chat import Tokenizer
@@ -37,6 +38,7 @@ class Service:
         self.metrics = Metrics()
         self.metrics.registry.register(EngineCollector(lambda: client.stats))
         self.tokenizer: Tokenizer | None = None
+        self.prompts = Prompts()
         self.draining = False
         self.started_s = int(time.time())
         self._num_in_flight = 0

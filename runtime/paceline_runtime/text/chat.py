@@ -1,4 +1,4 @@
-"""A conversation as the token ids that a model expects. Used by the server for chat completions.
+"""A conversation as the text that a model expects. Used by the server for chat completions.
 
 The template is the checkpoint's and belongs to the tokenizer; this module knows what OpenAI's roles mean to it.
 """
@@ -13,17 +13,37 @@ from typing import Any, Protocol
 TEMPLATE_ROLES = {"developer": "system"}
 
 
+class Gradual(Protocol):
+    """The ids of one text as they become known."""
+
+    ids: list[int]
+    is_done: bool
+
+    def advance(self) -> None:
+        """A moment's work: some more ids, or the end."""
+
+
 class Tokenizer(Protocol):
     """What the server needs of a tokenizer; `text.tokenizer.Tokenizer` is the real one."""
 
-    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """Token ids of `text`; control tokens written out in it are recognized."""
+    @property
+    def longest_token_bytes(self) -> int | None:
+        """Bytes of text that a token stands for at most, None where there is no such bound."""
+
+    def fewest_tokens(self, text: str) -> int:
+        """A number of tokens that the text has at least; 0 where nothing is known without tokenizing it."""
+
+    def gradually(self, text: str, add_special_tokens: bool = True) -> Gradual:
+        """Token ids of `text`, bit by bit; control tokens written out in it are recognized."""
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of `ids`, with U+FFFD where bytes form no character."""
 
     def render_chat(self, messages: Sequence[Mapping[str, Any]], **variables: Any) -> str:
-        """The conversation as the checkpoint's template writes it. Raises ValueError when the template refuses it."""
+        """The conversation as the checkpoint's template writes it. Raises ValueError when the template refuses it.
+
+        Among the variables is `most_chars`: of a longer rendering only its beginning is wanted, a bit more than so much.
+        """
 
 
 @dataclass(frozen=True)
@@ -35,22 +55,27 @@ class Turn:
 
 
 @dataclass(frozen=True)
-class ChatPrompt:
-    """Ids of a rendered conversation. The last `num_opening` of them only open the assistant's turn."""
+class ChatText:
+    """A rendered conversation, which holds its own special tokens. `opening`, its end, only opens the assistant's turn.
 
-    ids: list[int]
-    num_opening: int
+    It is None when the text is not all of it.
+    """
+
+    text: str
+    opening: str | None
 
 
-def chat_prompt(tokenizer: Tokenizer, turns: Sequence[Turn], variables: Mapping[str, Any]) -> ChatPrompt:
-    """The prompt of a conversation, which holds its own special tokens; `variables` are the template's switches.
+def chat_text(
+    tokenizer: Tokenizer, turns: Sequence[Turn], variables: Mapping[str, Any], most_chars: int | None = None
+) -> ChatText:
+    """The prompt of a conversation; `variables` are the template's switches. One longer than `most_chars` is not all of it.
 
     What opens the turn is what the template adds when it is asked to; the next turn's rendering may lack parts of it, such
     as an empty thought.
     """
     messages = [{"role": TEMPLATE_ROLES.get(turn.role, turn.role), "content": turn.text} for turn in turns]
-    text = tokenizer.render_chat(messages, **variables)
-    history = tokenizer.render_chat(messages, add_generation_prompt=False, **variables)
-    opening = text[len(history) :] if text.startswith(history) else ""
-    ids, opening_ids = (tokenizer.encode(part, add_special_tokens=False) for part in (text, opening))
-    return ChatPrompt(ids, len(opening_ids))
+    text = tokenizer.render_chat(messages, **variables, most_chars=most_chars)
+    if most_chars is not None and len(text) > most_chars:
+        return ChatText(text, None)
+    history = tokenizer.render_chat(messages, **variables, add_generation_prompt=False)
+    return ChatText(text, text[len(history) :] if text.startswith(history) else "")

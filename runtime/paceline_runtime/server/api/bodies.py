@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import BaseModel, ConfigDict, Field
 
 MAX_CHOICES = 128
+MAX_SALT_CHARS = 1024
 
 # Fields of OpenAI's API that we do not serve, with the values that ask for nothing. Anything else in them is refused.
 NEUTRAL: dict[str, tuple[Any, ...]] = {
@@ -111,7 +112,7 @@ class CommonBody(Strict):
     user: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
-    cache_salt: str = ""
+    cache_salt: str = Field(default="", max_length=MAX_SALT_CHARS)  # every choice carries it to the engine
 
     @property
     def stops(self) -> tuple[str, ...]:

@@ -1,12 +1,11 @@
 """What one HTTP request wants of the engine: prompts as token ids, parameters, number of answers; checked against the model.
 
-The routes make a job from a parsed body and `generation` runs it. Tokenizing a long prompt takes a while, so it happens in a
-thread. A job knows the tokenizer and the model's limits, nothing of HTTP.
+The routes make a job from a parsed body and `generation` runs it; `prompts` makes the ids. A job knows the tokenizer and the
+model's limits, nothing of HTTP.
 """
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,10 +15,11 @@ from paceline_runtime.errors import Problem, RequestError
 from paceline_runtime.params import SamplingParams
 from paceline_runtime.server.api.bodies import MAX_CHOICES, ChatBody, CompletionBody
 from paceline_runtime.server.api.parsing import sampling_params
-from paceline_runtime.text.chat import Tokenizer, Turn, chat_prompt
+from paceline_runtime.server.api.prompts import Prompts, Room
+from paceline_runtime.text.chat import Tokenizer, Turn
 
 # "self" would not get as far as the template: Python takes it for the method's own.
-RESERVED_VARIABLES = {"self", "messages", "tools", "add_generation_prompt"}
+RESERVED_VARIABLES = {"self", "messages", "tools", "add_generation_prompt", "most_chars"}
 
 
 @dataclass(frozen=True)
@@ -66,45 +66,59 @@ class Job:
         ]
 
 
-async def chat_job(body: ChatBody, job_id: str, tokenizer: Tokenizer, ready: messages.Ready) -> Job:
+async def chat_job(body: ChatBody, job_id: str, tokenizer: Tokenizer, ready: messages.Ready, prompts: Prompts) -> Job:
     """A chat: the conversation through the model's template is the one prompt."""
     params = sampling_params(body)
     if reserved := RESERVED_VARIABLES & set(body.chat_template_kwargs):
         name = f"chat_template_kwargs.{min(reserved)}"
         raise RequestError([Problem(name, f"{name} is not yours to set: the server gives it its value")])
     turns = [Turn(message.role, message.text) for message in body.messages]
+    room, problems = _room(params, ready, "messages"), _param_problems(body, params, ready)
     try:
-        prompt = await asyncio.to_thread(chat_prompt, tokenizer, turns, body.chat_template_kwargs)
+        ids, num_opening = await prompts.of_chat(tokenizer, turns, body.chat_template_kwargs, room)
+    except RequestError as error:
+        raise RequestError([*problems, *error.problems]) from None
     except ValueError as error:
-        raise RequestError([Problem("messages", f"messages: {error}")]) from None
-    return _checked(body, job_id, [prompt.ids], params, ready, prompt.num_opening)
+        raise RequestError([*problems, Problem("messages", f"messages: {error}")]) from None
+    return _job(body, job_id, [ids], params, problems, num_opening)
 
 
-async def completion_job(body: CompletionBody, job_id: str, tokenizer: Tokenizer, ready: messages.Ready) -> Job:
-    """Plain completions: every prompt as it stands."""
+async def completion_job(
+    body: CompletionBody, job_id: str, tokenizer: Tokenizer, ready: messages.Ready, prompts: Prompts
+) -> Job:
+    """Plain completions: every prompt as it stands. Of prompts that cannot be, the first is told."""
     params = sampling_params(body)
     if len(body.prompts) * body.n > MAX_CHOICES:
         raise RequestError([Problem("n", f"n times the number of prompts must be at most {MAX_CHOICES}")])
-    prompts = await asyncio.to_thread(
-        lambda: [tokenizer.encode(prompt) if isinstance(prompt, str) else prompt for prompt in body.prompts]
-    )
-    return _checked(body, job_id, prompts, params, ready)
+    room, problems = _room(params, ready, "prompt"), _param_problems(body, params, ready)
+    try:
+        if not body.prompts:
+            raise RequestError([Problem("prompt", "prompt must not be an empty list")])
+        for prompt in body.prompts:  # all of them, before any is tokenized
+            room.check_bytes(tokenizer, prompt) if isinstance(prompt, str) else room.check(prompt)
+        ids = [await prompts.of_text(tokenizer, text, room) if isinstance(text, str) else text for text in body.prompts]
+    except RequestError as error:
+        raise RequestError([*problems, *error.problems]) from None
+    return _job(body, job_id, ids, params, problems)
 
 
-def _checked(
+def _room(params: SamplingParams, ready: messages.Ready, prompt_field: str) -> Room:
+    return Room(ready.max_model_len, ready.vocab_size, max(params.max_tokens or 1, 1), prompt_field)
+
+
+def _param_problems(body: ChatBody | CompletionBody, params: SamplingParams, ready: messages.Ready) -> list[Problem]:
+    found = [(_name_in(body, name), message) for name, message in params.problems(ready.vocab_size)]
+    return [Problem(name, f"{name} {message}") for name, message in found]
+
+
+def _job(
     body: ChatBody | CompletionBody,
     job_id: str,
     prompts: Sequence[list[int]],
     params: SamplingParams,
-    ready: messages.Ready,
+    problems: Sequence[Problem],
     num_generation_prompt: int = 0,
 ) -> Job:
-    prompt_field = "messages" if isinstance(body, ChatBody) else "prompt"
-    found = [(_name_in(body, name), message) for name, message in params.problems(ready.vocab_size)]
-    problems = [Problem(name, f"{name} {message}") for name, message in found]
-    problems += [problem for prompt in prompts for problem in _prompt_problems(prompt, prompt_field, params.max_tokens, ready)]
-    if not prompts:
-        problems.append(Problem(prompt_field, f"{prompt_field} must not be an empty list"))
     if problems:
         raise RequestError(problems)
     return Job(
@@ -117,7 +131,7 @@ def _checked(
         include_usage=body.stream_options is not None and body.stream_options.include_usage,
         cache_salt=body.cache_salt,
         num_generation_prompt=num_generation_prompt,
-        prompt_field=prompt_field,
+        prompt_field="messages" if isinstance(body, ChatBody) else "prompt",
     )
 
 
@@ -129,19 +143,3 @@ def _name_in(body: ChatBody | CompletionBody, name: str) -> str:
         if name == "max_tokens" and body.max_tokens is None:
             return "max_completion_tokens"
     return name
-
-
-def _prompt_problems(prompt: list[int], name: str, max_tokens: int | None, ready: messages.Ready) -> list[Problem]:
-    if not prompt:
-        return [Problem(name, f"{name} must come to at least one token")]
-    if outside := [token for token in prompt if not 0 <= token < ready.vocab_size]:
-        return [Problem(name, f"{name}: token id {outside[0]} is outside the vocabulary of {ready.vocab_size}")]
-    num_answer = max_tokens or 1
-    if len(prompt) + num_answer <= ready.max_model_len:
-        return []
-    message = (
-        f"the context holds {ready.max_model_len} tokens, but {len(prompt)} in the prompt and {num_answer} for the answer "
-        f"make {len(prompt) + num_answer}: shorten the prompt, lower max_tokens, or start the server with a larger "
-        "--max-model-len"
-    )
-    return [Problem(name, message, "context_length_exceeded")]

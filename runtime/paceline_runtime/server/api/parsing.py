@@ -22,6 +22,7 @@ from paceline_runtime.server.api.bodies import (
     CompletionBody,
     RebuildBody,
 )
+from paceline_runtime.server.api.counts import too_many_items, too_many_parts
 
 Body = TypeVar("Body", ChatBody, CompletionBody, RebuildBody)
 
@@ -30,6 +31,7 @@ MAX_PROBLEMS = 20
 MAX_ERRORS = 1000
 DEFAULT_COMPLETION_TOKENS = 16
 MAX_ID_DIGITS = 18
+MAX_NAME_CHARS = 100
 # pydantic reports every branch of a union; a reader wants to know what the field may be.
 UNIONS = {
     "prompt": "must be a string, a list of strings, a list of token ids, or a list of lists of token ids",
@@ -39,9 +41,14 @@ UNIONS = {
 }
 
 
-def parse(raw: bytes, kind: type[Body]) -> Body:
-    """The body, checked field by field; fields whose value asks for nothing are dropped first."""
+def parse(raw: bytes, kind: type[Body], most_tokens: int | None = None) -> Body:
+    """The body, checked field by field; fields whose value asks for nothing are dropped first.
+
+    A prompt of more ids than `most_tokens` is refused before they are checked.
+    """
     data = _json_object(raw)
+    if problems := list(too_many_items(data, most_tokens)):
+        raise RequestError(problems)
     fields = _without_neutral(data, kind, NEUTRAL)
     if isinstance(messages := fields.get("messages"), list):
         fields["messages"] = [
@@ -83,6 +90,8 @@ def sampling_params(body: ChatBody | CompletionBody) -> SamplingParams:
 
 def _json_object(raw: bytes) -> dict[str, Any]:
     """The body as a JSON object; the parser refuses invalid UTF-8, lone surrogates, NaN and absurd nesting."""
+    if problem := too_many_parts(raw):
+        raise RequestError([problem])
     try:
         data = pydantic_core.from_json(raw, allow_inf_nan=False)
     except ValueError as error:
@@ -107,7 +116,7 @@ def _problems(errors: Iterable[Any]) -> Iterable[Problem]:
     """pydantic's findings as sentences, one per place; all branches of a union are one place."""
     seen = set()
     for error in errors:
-        path = [str(part) for part in error["loc"]]
+        path = [str(part)[:MAX_NAME_CHARS] for part in error["loc"]]
         union = next((position for position, part in enumerate(path) if part in UNIONS), None)
         param = ".".join(path if union is None else path[: union + 1])
         if param not in seen:

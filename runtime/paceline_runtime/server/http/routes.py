@@ -21,7 +21,7 @@ from paceline_runtime.server.api.bodies import ChatBody, CommonBody, CompletionB
 from paceline_runtime.server.api.formats import ChatFormat, CompletionFormat, Format, Json
 from paceline_runtime.server.api.generation import Generation
 from paceline_runtime.server.api.jobs import Job, chat_job, completion_job
-from paceline_runtime.server.api.parsing import parse
+from paceline_runtime.server.api.parsing import MAX_NAME_CHARS, parse
 from paceline_runtime.server.http.problems import describe
 from paceline_runtime.server.http.responses import json_response
 from paceline_runtime.server.metrics import Outcome
@@ -43,16 +43,18 @@ def openai_router(service: Service) -> APIRouter:
         loaded = service.loaded()
         body = parse(content, ChatBody)
         _check_model(body, service)
-        job = await chat_job(body, f"chatcmpl-{uuid.uuid4().hex}", loaded.tokenizer, loaded.ready)
+        making = chat_job(body, f"chatcmpl-{uuid.uuid4().hex}", loaded.tokenizer, loaded.ready, service.prompts)
+        job = await until_disconnected(request.receive, making)
         return await _answer(request, service, loaded, job, ChatFormat(loaded.tokenizer))
 
     @router.post(COMPLETIONS_PATH)
     async def completions(request: Request) -> Response:
         content = await read_body(request, service.config.max_body_bytes)
         loaded = service.loaded()
-        body = parse(content, CompletionBody)
+        body = parse(content, CompletionBody, loaded.ready.max_model_len)
         _check_model(body, service)
-        job = await completion_job(body, f"cmpl-{uuid.uuid4().hex}", loaded.tokenizer, loaded.ready)
+        making = completion_job(body, f"cmpl-{uuid.uuid4().hex}", loaded.tokenizer, loaded.ready, service.prompts)
+        job = await until_disconnected(request.receive, making)
         return await _answer(request, service, loaded, job, CompletionFormat(loaded.tokenizer))
 
     @router.get("/v1/models")
@@ -166,7 +168,7 @@ def _check_model(body: CommonBody, service: Service) -> None:
 
 
 def _unknown_model(name: str, service: Service) -> RequestError:
-    message = f"there is no model {name!r} here: this server has {service.config.model_name!r}"
+    message = f"there is no model {name[:MAX_NAME_CHARS]!r} here: this server has {service.config.model_name!r}"
     return RequestError([Problem("model", message, "model_not_found")], status=404)
 
 

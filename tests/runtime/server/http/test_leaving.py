@@ -1,6 +1,7 @@
 """Clients that leave: whatever they asked for ends at once, nothing stays behind, and others do not notice."""
 
 import json
+import re
 import socket
 from collections.abc import Iterator
 from contextlib import closing
@@ -60,6 +61,32 @@ def test_leaving_before_the_first_token_of_a_stream_ends_it(server: LiveServer, 
     with closing(_ask(server, "hang", stream=True)):
         engine.until(lambda: len(engine.running) == 1)
     engine.until(lambda: len(engine.aborted) == 1)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_leaving_while_the_prompt_is_tokenized_ends_that(
+    server: LiveServer, http: httpx.Client, engine: FakeEngine, stream: bool
+) -> None:
+    """It takes seconds where contexts are large; nothing of it gets to the engine, and others have the threads."""
+    tokenizer, num_added, num_left = server.service.tokenizer, engine.num_added, _num_left(http)
+    with closing(_ask(server, "endless", stream=stream)), tokenizer.changed:
+        before = tokenizer.num_advances
+        assert tokenizer.changed.wait_for(lambda: tokenizer.num_advances > before + 10, 60)
+    while _num_left(http) == num_left:
+        pass
+    nums_advances = []
+    for _ in range(3):
+        http.post(COMPLETIONS, json={"model": MODEL, "prompt": "x", "max_tokens": 1}).raise_for_status()
+        nums_advances.append(tokenizer.num_advances)
+
+    assert num_left + 1 == _num_left(http)
+    assert list(range(nums_advances[0], nums_advances[0] + 3)) == nums_advances
+    assert num_added + 3 == engine.num_added
+
+
+def _num_left(http: httpx.Client) -> float:
+    (count,) = re.findall(r'^paceline_requests_total{outcome="disconnected"} (.*)$', http.get("/metrics").text, re.MULTILINE)
+    return float(count)
 
 
 def test_others_get_their_answers_while_clients_leave(server: LiveServer, http: httpx.Client, engine: FakeEngine) -> None:
