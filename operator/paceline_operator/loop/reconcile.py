@@ -27,7 +27,7 @@ from paceline_operator.planning.plan import Plan, plan
 from paceline_operator.spec.model import Model, parse
 from paceline_operator.status import acceptance
 from paceline_operator.status.events import event
-from paceline_operator.status.status import Status, changes, status_of, status_of_invalid
+from paceline_operator.status.status import Findings, Status, changes, status_of, status_of_invalid
 
 Object = dict[str, Any]
 logger = logging.getLogger(__name__)
@@ -102,7 +102,8 @@ class Reconciler:
         trouble = await self._carry_out(model, step, is_patient) or missing_kinds(wanted)
         observed = self._observed(model)
         accepted = await self._accepted(model, previous, observed.serving_pods)
-        current = status_of(model, previous, observed, verdict, cached, accepted, self._now(), trouble)
+        found = Findings(observed, verdict, cached, accepted, trouble)
+        current = status_of(model, previous, found, self._now())
         current |= chosen_image(model, self._config, inherited, observed)
         await self._publish(resource, current)
         return Outcome(self._look_again_s(model, step), trouble)

@@ -24,7 +24,7 @@ def horizontal(model: Model, wanted: Autoscaling) -> Object:
         "maxReplicas": wanted.max_replicas,
         "metrics": [{"type": "Pods", "pods": {"metric": {"name": METRICS[wanted.metric]}, "target": target}}],
     }
-    return child(model, "autoscaling/v2", "HorizontalPodAutoscaler", COMPONENT_SERVER, {"spec": spec})
+    return child(model, COMPONENT_SERVER, {"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "spec": spec})
 
 
 def scaled_object(model: Model, wanted: Autoscaling, keda: Keda) -> Object:
@@ -39,6 +39,6 @@ def scaled_object(model: Model, wanted: Autoscaling, keda: Keda) -> Object:
         "maxReplicaCount": wanted.max_replicas,
         "triggers": [{"type": "prometheus", "metricType": "AverageValue", "metadata": metadata}],
     }
-    document = child(model, "keda.sh/v1alpha1", "ScaledObject", COMPONENT_SERVER, {"spec": spec})
+    document = child(model, COMPONENT_SERVER, {"apiVersion": "keda.sh/v1alpha1", "kind": "ScaledObject", "spec": spec})
     document["metadata"]["annotations"][ANNOTATION_KEDA_EXCLUDED] = ",".join(document["metadata"]["labels"])
     return stamped(document)

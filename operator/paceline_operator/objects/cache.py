@@ -6,7 +6,7 @@ from paceline_operator.config import OperatorConfig
 from paceline_operator.names import COMPONENT_CACHE
 from paceline_operator.objects import weights
 from paceline_operator.objects.common import Object, child, without_none
-from paceline_operator.objects.job import job
+from paceline_operator.objects.job import Retries, job
 from paceline_operator.spec.fields import Cache
 from paceline_operator.spec.model import Model
 from paceline_operator.spec.source import digest_of
@@ -34,8 +34,8 @@ def claim(model: Model, wanted: Cache) -> Object:
         "resources": {"requests": {"storage": wanted.size}},
         **without_none(storageClassName=wanted.storage_class_name),
     }
-    name, owned = weights.cache_claim(model), not wanted.retain
-    return child(model, "v1", "PersistentVolumeClaim", COMPONENT_CACHE, {"spec": spec}, name=name, owned=owned)
+    body = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "spec": spec}
+    return child(model, COMPONENT_CACHE, body, name=weights.cache_claim(model), owned=not wanted.retain)
 
 
 def fetch_job(model: Model, config: OperatorConfig, image: str) -> Object:
@@ -46,4 +46,4 @@ def fetch_job(model: Model, config: OperatorConfig, image: str) -> Object:
         "volumes": [*weights.volumes(model, sources, read_only=False), {"name": "tmp", "emptyDir": {}}],
         **without_none(imagePullSecrets=list(model.spec.runtime.image_pull_secrets)),
     }
-    return job(model, COMPONENT_CACHE, job_name(model), pod, backoff_limit=BACKOFF_LIMIT, final_exit_codes=FINAL_EXIT_CODES)
+    return job(model, COMPONENT_CACHE, job_name(model), pod, Retries(BACKOFF_LIMIT, final_exit_codes=FINAL_EXIT_CODES))

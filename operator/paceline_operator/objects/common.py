@@ -48,12 +48,11 @@ def owner_reference(model: Model) -> Object:
     }
 
 
-def child(
-    model: Model, api_version: str, kind: str, component: str, body: Object, *, name: str = "", owned: bool = True
-) -> Object:
-    """A child with its metadata; `body` holds the rest (`spec`, ...). The child has the model's name unless `name` is given.
+def child(model: Model, component: str, body: Object, *, name: str = "", owned: bool = True) -> Object:
+    """A child with its metadata; `body` holds the rest (`apiVersion`, `kind`, `spec`, ...).
 
-    A child that outlives its model is not `owned`: an annotation of the child carries the model's uid.
+    The child has the model's name unless `name` is given. A child that outlives its model is not `owned`: an annotation of the
+    child carries the model's uid.
     """
     metadata: Object = {
         "name": name or model.name,
@@ -65,8 +64,7 @@ def child(
         metadata["ownerReferences"] = [owner_reference(model)]
     else:
         metadata["annotations"] = {ANNOTATION_MODEL_UID: model.uid}
-    document = {"apiVersion": api_version, "kind": kind, "metadata": metadata, **body}
-    return stamped(document)
+    return stamped({**body, "metadata": metadata})
 
 
 def stamped(document: Object) -> Object:

@@ -44,7 +44,7 @@ def build(model: Model, config: OperatorConfig, inherited: Inherited) -> Object:
     }
     if replicas is not None:
         spec["replicas"] = replicas
-    return child(model, "apps/v1", "Deployment", COMPONENT_SERVER, {"spec": spec})
+    return child(model, COMPONENT_SERVER, {"apiVersion": "apps/v1", "kind": "Deployment", "spec": spec})
 
 
 def image_of(model: Model, config: OperatorConfig, inherited: Inherited) -> str:

@@ -16,4 +16,4 @@ def build(model: Model) -> Object:
         limit = {"maxUnavailable": 1 if wanted.max_unavailable is None else wanted.max_unavailable}
     # A drain must not wait for a pod that answers nobody: a crash loop would keep its node for ever.
     spec = {"selector": {"matchLabels": model.selector}, "unhealthyPodEvictionPolicy": "AlwaysAllow", **limit}
-    return child(model, "policy/v1", "PodDisruptionBudget", COMPONENT_SERVER, {"spec": spec})
+    return child(model, COMPONENT_SERVER, {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "spec": spec})

@@ -10,7 +10,7 @@ from paceline_operator.config import OperatorConfig
 from paceline_operator.names import COMPONENT_INSPECT, CONTAINER_INSPECT, ENV_DRAFT_HUB_TOKEN, ENV_HUB_TOKEN, TERMINATION_LOG
 from paceline_operator.objects import weights
 from paceline_operator.objects.common import Object, without_none
-from paceline_operator.objects.job import job
+from paceline_operator.objects.job import Retries, job
 from paceline_operator.spec.model import Model
 from paceline_operator.spec.source import Source, digest_of
 
@@ -50,7 +50,7 @@ def inspect_job(model: Model, config: OperatorConfig) -> Object:
     secrets = list(model.spec.runtime.image_pull_secrets)
     pod = {"containers": [container], "volumes": volumes, **without_none(imagePullSecrets=secrets)}
     name = job_name(model)
-    return job(model, COMPONENT_INSPECT, name, pod, backoff_limit=BACKOFF_LIMIT, deadline_s=DEADLINE_S)
+    return job(model, COMPONENT_INSPECT, name, pod, Retries(BACKOFF_LIMIT, deadline_s=DEADLINE_S))
 
 
 def arguments(model: Model) -> list[str]:

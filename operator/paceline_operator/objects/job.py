@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from paceline_operator.objects.common import Object, child, labels, without_none
 from paceline_operator.objects.pod import pod_security
 from paceline_operator.spec.model import Model
@@ -10,27 +12,24 @@ from paceline_operator.spec.model import Model
 TTL_S = 3600
 
 
-def job(
-    model: Model,
-    component: str,
-    name: str,
-    pod: Object,
-    *,
-    backoff_limit: int,
-    deadline_s: int | None = None,
-    final_exit_codes: tuple[int, ...] = (),
-) -> Object:
-    """A Job around a pod spec.
+@dataclass(frozen=True)
+class Retries:
+    """How often and how long a Job tries; no retry mends a failure with one of `final_exit_codes`."""
 
-    A pod that is evicted or preempted does not count as a failure; `final_exit_codes` are failures that no retry mends.
-    """
+    backoff_limit: int
+    deadline_s: int | None = None
+    final_exit_codes: tuple[int, ...] = ()
+
+
+def job(model: Model, component: str, name: str, pod: Object, retries: Retries) -> Object:
+    """A Job around a pod spec. A pod that is evicted or preempted does not count as a failure."""
     rules: list[Object] = [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]
-    if final_exit_codes:
-        rules.append({"action": "FailJob", "onExitCodes": {"operator": "In", "values": list(final_exit_codes)}})
+    if retries.final_exit_codes:
+        rules.append({"action": "FailJob", "onExitCodes": {"operator": "In", "values": list(retries.final_exit_codes)}})
     spec = {
-        "backoffLimit": backoff_limit,
+        "backoffLimit": retries.backoff_limit,
         "ttlSecondsAfterFinished": TTL_S,
-        **without_none(activeDeadlineSeconds=deadline_s),
+        **without_none(activeDeadlineSeconds=retries.deadline_s),
         "podFailurePolicy": {"rules": rules},
         "template": {
             "metadata": {"labels": labels(model, component)},
@@ -44,7 +43,7 @@ def job(
             },
         },
     }
-    return child(model, "batch/v1", "Job", component, {"spec": spec}, name=name)
+    return child(model, component, {"apiVersion": "batch/v1", "kind": "Job", "spec": spec}, name=name)
 
 
 def placement(model: Model) -> Object:

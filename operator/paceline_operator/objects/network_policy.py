@@ -20,4 +20,4 @@ def build(model: Model, config: OperatorConfig) -> Object:
         "policyTypes": ["Ingress"],
         "ingress": [{"from": peers, "ports": [{"port": PORT_HTTP, "protocol": "TCP"}]}],
     }
-    return child(model, "networking.k8s.io/v1", "NetworkPolicy", COMPONENT_SERVER, {"spec": spec})
+    return child(model, COMPONENT_SERVER, {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "spec": spec})

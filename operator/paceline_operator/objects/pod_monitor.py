@@ -14,6 +14,6 @@ def build(model: Model) -> Object:
         "selector": {"matchLabels": model.selector},
         "podMetricsEndpoints": [{"port": PORT_HTTP_NAME, "path": PATH_METRICS, "interval": wanted.interval}],
     }
-    document = child(model, "monitoring.coreos.com/v1", "PodMonitor", COMPONENT_SERVER, {"spec": spec})
+    document = child(model, COMPONENT_SERVER, {"apiVersion": "monitoring.coreos.com/v1", "kind": "PodMonitor", "spec": spec})
     document["metadata"]["labels"] = {**wanted.labels, **document["metadata"]["labels"]}
     return stamped(document)

@@ -13,7 +13,7 @@ def build(model: Model) -> Object:
         "selector": model.selector,
         "ports": [{"name": PORT_HTTP_NAME, "port": model.spec.service.port, "targetPort": PORT_HTTP_NAME, "protocol": "TCP"}],
     }
-    document = child(model, "v1", "Service", COMPONENT_SERVER, {"spec": spec})
+    document = child(model, COMPONENT_SERVER, {"apiVersion": "v1", "kind": "Service", "spec": spec})
     document["metadata"]["annotations"] |= model.spec.service.annotations
     return stamped(document)
 

@@ -1,4 +1,4 @@
-"""The status of a model: (model, observed, inspection, caching, now) -> what `.status` is to say. Pure.
+"""The status of a model: (model, what was found, now) -> what `.status` is to say. Pure.
 
 A status has conditions rather than a phase. Every condition is set from the first visit on, with a reason that is never empty.
 A condition's transition time moves only when the condition's status does.
@@ -36,29 +36,31 @@ class Change:
     message: str
 
 
-def status_of(
-    model: Model,
-    previous: Mapping[str, Any],
-    observed: Observed,
-    inspection: Inspection,
-    caching: Caching,
-    accepted: Mapping[str, Any],
-    now: datetime,
-    trouble: str = "",
-) -> Status:
-    """The whole status of a valid model. `accepted` is `status.acceptance`; `trouble` is why a child cannot be applied."""
-    deployment = observed.get("Deployment", model.name)
-    pods = observed.serving_pods
+@dataclass(frozen=True)
+class Findings:
+    """What a visit found. `accepted` is `status.acceptance`; `trouble` is why a child cannot be applied."""
+
+    observed: Observed
+    inspection: Inspection
+    caching: Caching
+    accepted: Mapping[str, Any]
+    trouble: str = ""
+
+
+def status_of(model: Model, previous: Mapping[str, Any], found: Findings, now: datetime) -> Status:
+    """The whole status of a valid model."""
+    inspection, caching, accepted = found.inspection, found.caching, found.accepted
+    deployment, pods = found.observed.get("Deployment", model.name), found.observed.serving_pods
     verdicts = {
         names.ACCEPTED: Verdict("True", "Valid", "the resource is valid"),
         names.COMPATIBLE: compatible(inspection),
         names.WEIGHTS_CACHED: Verdict("True" if caching.is_done else "False", caching.reason, caching.message),
         names.SCHEDULED: scheduled(model, deployment, pods),
         names.AVAILABLE: available(deployment, pods),
-        names.PROGRESSING: progressing(model, deployment, trouble, before_pods(inspection, caching)),
+        names.PROGRESSING: progressing(model, deployment, found.trouble, before_pods(inspection, caching)),
         names.ACCEPTANCE_HEALTHY: Verdict(*acceptance.verdict(model.spec.speculation.algorithm, accepted)),
     }
-    verdicts[names.READY] = ready(verdicts, has_service=observed.get("Service", model.name) is not None)
+    verdicts[names.READY] = ready(verdicts, has_service=found.observed.get("Service", model.name) is not None)
     fields: Status = {
         "observedGeneration": model.generation,
         **counts(deployment),

@@ -51,24 +51,25 @@ class StepTimes:
     trace: StepTrace | None
 
 
-def make_engine(
-    one: Subject,
-    proposer: Proposer | None,
-    *,
-    num_requests: int,
-    max_model_len: int,
-    prefill_chunk: int,
-    decode_prefill_tokens: int | None = None,
-    accept: Accept = judge,
-) -> Engine:
-    """An engine with room for `num_requests` whole contexts, and no prefix cache: a hit would be no prefill."""
+@dataclass(frozen=True)
+class Sizes:
+    """Room for `num_requests` whole contexts, and the prompt tokens of a step."""
+
+    num_requests: int
+    max_model_len: int
+    prefill_chunk: int
+    decode_prefill_tokens: int | None = None
+
+
+def make_engine(one: Subject, proposer: Proposer | None, sizes: Sizes, accept: Accept = judge) -> Engine:
+    """An engine of these sizes without a prefix cache: a hit would be no prefill."""
     config = EngineConfig(
         model_path=str(one.path),
-        max_running_req=num_requests,
-        max_model_len=max_model_len,
-        max_prefill_tokens=prefill_chunk,
-        decode_prefill_tokens=decode_prefill_tokens,
-        num_pages=num_requests * -(-max_model_len // PAGE_TOKENS),
+        max_running_req=sizes.num_requests,
+        max_model_len=sizes.max_model_len,
+        max_prefill_tokens=sizes.prefill_chunk,
+        decode_prefill_tokens=sizes.decode_prefill_tokens,
+        num_pages=sizes.num_requests * -(-sizes.max_model_len // PAGE_TOKENS),
         cache_type="naive",
     )
     return assemble(config, one.target, proposer, accept=accept)

@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from paceline_runtime.bench.drive import WARM_UP_STEPS, drain, make_engine, random_prompt, start_decoding, submit
+from paceline_runtime.bench.drive import WARM_UP_STEPS, Sizes, drain, make_engine, random_prompt, start_decoding, submit
 from paceline_runtime.bench.report import device_text, table, write_json
 from paceline_runtime.bench.subjects import subject
 from paceline_runtime.engine.core import Engine
@@ -54,10 +54,8 @@ def run(args: argparse.Namespace) -> int:
     """Measure, print and write what the flags ask for."""
     max_model_len = int(max(args.prompt_tokens + 1, args.context_tokens + _room(args)))
     with subject(args, max_model_len) as one:
-        sizes = {"num_requests": args.requests + 1, "max_model_len": max_model_len, "prefill_chunk": _PREFILL_CHUNK}
-        share = measure_share(
-            make_engine(one, None, **sizes), args.requests, args.context_tokens, args.prompt_tokens, args.steps
-        )
+        engine = make_engine(one, None, Sizes(args.requests + 1, max_model_len, _PREFILL_CHUNK))
+        share = measure_share(engine, args.requests, args.context_tokens, args.prompt_tokens, args.steps)
         print(f"{one.shape.name}, {args.requests} decoding requests of {args.context_tokens} tokens")
         print(device_text(one.target.device))
         rows = (("alone, before", share.before), ("beside the prefill", share.beside), ("alone, after", share.after))

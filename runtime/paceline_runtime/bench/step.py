@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from paceline_runtime.bench.acceptance import assumed_tokens_per_step
-from paceline_runtime.bench.drive import make_engine, prefill_s, released
+from paceline_runtime.bench.drive import Sizes, make_engine, prefill_s, released
 from paceline_runtime.bench.limits import Limits, measure_limits
 from paceline_runtime.bench.parts import PROFILE_HEAD, parts_of, profile_rows
 from paceline_runtime.bench.report import device_text, table, write_json
@@ -114,7 +114,7 @@ def _cells(args: argparse.Namespace, method: Method) -> list[Cell]:
 def _prefill(args: argparse.Namespace, one: Subject) -> Prefill | None:
     if not args.prefill_tokens:
         return None
-    engine = make_engine(one, None, num_requests=1, max_model_len=args.prefill_tokens + 1, prefill_chunk=args.prefill_chunk)
+    engine = make_engine(one, None, Sizes(1, args.prefill_tokens + 1, args.prefill_chunk))
     with released(engine):
         seconds = prefill_s(engine, args.prefill_tokens, one.target.device)
     _tell(f"prefill of {args.prefill_tokens} tokens: {seconds * 1e3:.1f} ms, {args.prefill_tokens / seconds:,.0f} tok/s")

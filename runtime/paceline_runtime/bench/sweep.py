@@ -16,6 +16,7 @@ from paceline_runtime.bench.drive import (
     HOST_STEPS,
     TRACED_STEPS,
     WARM_UP_STEPS,
+    Sizes,
     StepTimes,
     decode_times,
     make_engine,
@@ -122,16 +123,9 @@ class Decode:
 def measure(one: Subject, proposer: Proposer | None, cell: Cell, acceptance: Acceptance, run: Run) -> Decode | Unfit:
     """Figures of a cell. `proposer` drafts as many tokens as the cell says, and is free again afterwards."""
     try:
-        engine = make_engine(
-            one,
-            proposer,
-            num_requests=cell.num_requests,
-            max_model_len=cell.max_model_len(run),
-            prefill_chunk=run.prefill_chunk,
-            # Prompts at once: by shares, those that decode would reach their ends while the last prompts wait.
-            decode_prefill_tokens=run.prefill_chunk,
-            accept=SyntheticAcceptance(acceptance.tokens_per_step, one.target.device),
-        )
+        # Prompts come at once: by shares, requests that decode would reach their ends while the last prompts wait.
+        sizes = Sizes(cell.num_requests, cell.max_model_len(run), run.prefill_chunk, decode_prefill_tokens=run.prefill_chunk)
+        engine = make_engine(one, proposer, sizes, SyntheticAcceptance(acceptance.tokens_per_step, one.target.device))
         with released(engine):
             times = decode_times(engine, cell.num_requests, cell.context_tokens, run.num_steps)
             traffic = step_traffic(one.shape.text, one.target, proposer, cell.num_requests, round(times.context_tokens))

@@ -21,7 +21,7 @@ from paceline_runtime.device.graphs import CudaCapture, GraphDecoder, graph_buck
 from paceline_runtime.device.inputs import EXACT, Buckets
 from paceline_runtime.device.seats import SeatBuffers
 from paceline_runtime.engine.budget import PrefillBudget
-from paceline_runtime.engine.core import Engine, EngineInfo
+from paceline_runtime.engine.core import Engine, EngineInfo, Pace
 from paceline_runtime.engine.depth import AdaptiveDepth, FixedDepth
 from paceline_runtime.engine.memory import (
     MemoryPlan,
@@ -107,16 +107,13 @@ def assemble(
     executor.bind(*allocate(config, target, proposer, plan))
     num_drafts = executor.num_drafts
     info = EngineInfo(str(target.facts.family), target.facts.vocab_size, plan.max_model_len, plan.table())
-    return Engine(
-        Scheduler(_scheduler_config(config, target, plan, num_drafts), decode),
-        executor,
-        info,
+    pace = Pace(
         PrefillBudget(config.max_prefill_tokens, fixed_tokens=config.decode_prefill_tokens),
         AdaptiveDepth(num_drafts) if config.speculative_adaptive and num_drafts else FixedDepth(num_drafts),
-        CacheResizer(config, plan),
-        lag=_lag(config, target),
-        seed=config.seed,
+        _lag(config, target),
     )
+    scheduler = Scheduler(_scheduler_config(config, target, plan, num_drafts), decode)
+    return Engine(scheduler, executor, info, pace, CacheResizer(config, plan), seed=config.seed)
 
 
 def allocate(

@@ -42,6 +42,19 @@ Resize = Callable[["Engine", Rebuild], None]
 
 
 @dataclass(frozen=True)
+class Pace:
+    """How an engine goes on: what a step may prefill, how many drafts it verifies, and by which clock both are learned.
+
+    `lag` is how many steps may be in flight when a plan is made.
+    """
+
+    budget: PrefillBudget
+    depth: FixedDepth | AdaptiveDepth
+    lag: int
+    clock: Callable[[], float] = time.perf_counter
+
+
+@dataclass(frozen=True)
 class _InFlight:
     handle: Handle
     launched_s: float
@@ -50,33 +63,19 @@ class _InFlight:
 class Engine:
     """One target, its proposer, and the requests they serve.
 
-    `lag` is how many steps may be in flight when a plan is made; requests without a seed get their streams from `seed`.
-    `last_launch_s` is what the host took for the last launch.
+    Requests without a seed get their streams from `seed`. `last_launch_s` is what the host took for the last launch.
     """
 
     def __init__(
-        self,
-        scheduler: Scheduler,
-        executor: Executor,
-        info: EngineInfo,
-        budget: PrefillBudget,
-        depth: FixedDepth | AdaptiveDepth,
-        resize: Resize,
-        *,
-        lag: int,
-        seed: int = 0,
-        clock: Callable[[], float] = time.perf_counter,
+        self, scheduler: Scheduler, executor: Executor, info: EngineInfo, pace: Pace, resize: Resize, *, seed: int = 0
     ) -> None:
         self.scheduler = scheduler
         self.executor = executor
         self.info = info
         self.counters = Counters(executor.num_drafts)
-        self._budget = budget
-        self._depth = depth
+        self._budget, self._depth, self._lag, self._clock = pace.budget, pace.depth, pace.lag, pace.clock
         self._resize = resize
         self._seeds = random.Random(seed)
-        self._lag = lag
-        self._clock = clock
         self._in_flight: deque[_InFlight] = deque()
         self._last_results_s = 0.0
         self.last_launch_s = 0.0

@@ -27,7 +27,7 @@ from paceline_operator.objects.inspect import job_name
 from paceline_operator.observed.ownership import is_child, why_not_ours
 from paceline_operator.planning.desired import desired, inherit
 from paceline_operator.planning.plan import plan
-from paceline_operator.status.status import status_of
+from paceline_operator.status.status import Findings, status_of
 
 VERDICT = '{"outcome": "Compatible", "reason": "Compatible", "message": "fits"}'
 CLAIM = "PersistentVolumeClaim"
@@ -65,7 +65,7 @@ def step_for(model, observed):
 def test_labels_alone_make_no_child(kind, owners):
     """Of no kind: it is neither seen nor deleted, and nothing is applied over it."""
     stray, namesake = foreign(kind, "stray", owners), foreign(kind, "demo", owners)
-    wanted = child(make_model(), kind.api_version, kind.kind, "server", {})
+    wanted = child(make_model(), "server", {"apiVersion": kind.api_version, "kind": kind.kind})
     observed = observe([*as_served(make_model()).children.values(), stray])
 
     assert observed.get(kind.kind, "stray") is None
@@ -77,7 +77,7 @@ def test_labels_alone_make_no_child(kind, owners):
 @pytest.mark.parametrize("kind", CHILDREN, ids=lambda kind: kind.kind)
 def test_a_childs_own_children_are_not_the_models(kind):
     """KEDA's autoscaler is the ScaledObject's, and carries its labels and annotations."""
-    owner = child(make_model(), kind.api_version, kind.kind, "server", {}, name="no-longer-asked-for")
+    owner = child(make_model(), "server", {"apiVersion": kind.api_version, "kind": kind.kind}, name="no-longer-asked-for")
     theirs = foreign(kind, "stray", [{"kind": kind.kind, "name": "demo", "uid": "uid-owner"}])
     theirs["metadata"]["annotations"] = owner["metadata"]["annotations"]
     owner["metadata"]["uid"] = "uid-owner"
@@ -156,7 +156,8 @@ def test_pods_count_by_the_deployment_that_made_them(owners):
     stray["metadata"] |= owners
     ours = make_pod("b", conditions=[{"type": "PodScheduled", "status": "True"}])
     observed = observe([*as_served(model).children.values(), make_replica_set(), stray, ours])
-    found = {one["type"]: one["reason"] for one in status_of(model, {}, observed, fits(model), CACHED, {}, NOW)["conditions"]}
+    status = status_of(model, {}, Findings(observed, fits(model), CACHED, {}), NOW)
+    found = {one["type"]: one["reason"] for one in status["conditions"]}
 
     assert [pod["metadata"]["name"] for pod in observed.serving_pods] == ["b"]
     assert found["Scheduled"] == "Scheduled"

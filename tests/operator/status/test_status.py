@@ -13,7 +13,7 @@ from paceline_operator.gates.inspection import INCOMPATIBLE, PENDING, UNKNOWN, I
 from paceline_operator.observed.observed import Observed
 from paceline_operator.status import acceptance
 from paceline_operator.status.acceptance import Counters, parse_counters, status_fields
-from paceline_operator.status.status import changes, status_of, status_of_invalid
+from paceline_operator.status.status import Findings, changes, status_of, status_of_invalid
 
 INSUFFICIENT = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
 UNBOUND = 'persistentvolumeclaim "models" not found'
@@ -33,7 +33,8 @@ def served_with(status, pods=(), **spec):
 
 def status_for(observed, model=None, verdict=None, caching=CACHED, previous=None, now=NOW, trouble="", accepted=None):
     model = model or make_model()
-    return status_of(model, previous or {}, observed, verdict or fits(model), caching, accepted or {}, now, trouble)
+    found = Findings(observed, verdict or fits(model), caching, accepted or {}, trouble)
+    return status_of(model, previous or {}, found, now)
 
 
 def conditions(status):

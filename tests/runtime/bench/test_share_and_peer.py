@@ -9,7 +9,7 @@ from tiny_gguf import save_tiny_gguf
 from tiny_models import build_reference, save_tiny
 
 from paceline_runtime import bench
-from paceline_runtime.bench.drive import make_engine
+from paceline_runtime.bench.drive import Sizes, make_engine
 from paceline_runtime.bench.peer import compare
 from paceline_runtime.bench.serving_memory import ServingMemory, measure_serving_memory
 from paceline_runtime.bench.share import _Gaps, measure_share
@@ -28,7 +28,7 @@ def test_share_times_every_token_of_those_who_decode():
     """One gap per step and request alone; beside the prefill until its first token came, and everything freed."""
     args = parse("share", "--dummy-weights", "--shape", "smollm2-135m", "--layers", "1")
     with subject(args, 1024) as one:
-        engine = make_engine(one, None, num_requests=3, max_model_len=1024, prefill_chunk=64)
+        engine = make_engine(one, None, Sizes(num_requests=3, max_model_len=1024, prefill_chunk=64))
         share = measure_share(engine, 2, 20, 600, 5)
 
     assert share.before.num_samples == 2 * 4 <= share.after.num_samples

@@ -13,6 +13,7 @@ from paceline_runtime.bench.drive import (
     HOST_STEPS,
     TRACED_STEPS,
     WARM_UP_STEPS,
+    Sizes,
     drain,
     make_engine,
     measure_host_s,
@@ -137,8 +138,8 @@ def test_synthetic_acceptance_commits_the_assumed_mean(folder, tokens_per_step):
     """Over whole steps the mean is met exactly, whatever the drafts were."""
     with subject(step_args(folder), 256) as one:
         proposer = one.proposer("ngram", 3, 256)
-        sizes = dict(num_requests=2, max_model_len=256, prefill_chunk=64)
-        engine = make_engine(one, proposer, **sizes, accept=SyntheticAcceptance(tokens_per_step, one.target.device))
+        sizes = Sizes(num_requests=2, max_model_len=256, prefill_chunk=64)
+        engine = make_engine(one, proposer, sizes, SyntheticAcceptance(tokens_per_step, one.target.device))
         names = start_decoding(engine, 2, 40)
         committed = [tokens for _ in range(8) for tokens in engine.step() if tokens.steps]
         drain(engine, names)
