@@ -5,6 +5,7 @@ import re
 from collections import Counter
 from pathlib import Path
 
+import pytest
 from source_tree import ROOT, package_files, python_files
 
 MAX_LINES = 400
@@ -68,6 +69,31 @@ def test_prose_quotes_code_in_single_backticks() -> None:
     doubled = re.compile("(?<!`)`{2}(?!`)")
 
     assert [_name(path) for path in python_files() if doubled.search(path.read_text())] == []
+
+
+def test_the_architecture_has_a_sentence_for_every_room() -> None:
+    """A newcomer reads there which folder is for what."""
+    rows = [line for line in (ROOT / "docs/architecture.md").read_text().splitlines() if line.startswith("| `")]
+    named = {name for row in rows for name in re.findall("`([a-z_]+)/`", row)}
+    packages = ("paceline_compat", "paceline_operator", "paceline_runtime")
+    rooms = {path.parent.name for path in package_files(*packages) if path.name == "__init__.py"} - set(packages)
+
+    assert len(rooms) > 20
+    assert rooms - named == set()
+
+
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "README.md", "docs/architecture.md", "docs/reference.md"])
+def test_paths_that_a_page_names_are_there(page: str) -> None:
+    """A path may begin anywhere inside the checkout; capitals stand for a name of one's own."""
+    text = (ROOT / page).read_text()
+    modules, links = set(re.findall(r"`([a-z0-9_./]+\.py)`", text)), re.findall(r"\]\((?!https?:)([^)#]+)", text)
+    files = {f"/{_name(path)}" for path in python_files()}
+    # The file that must not be there.
+    missing = {name for name in modules if not any(file.endswith(f"/{name}") for file in files)} - {"operator/__init__.py"}
+
+    assert modules | set(links)
+    assert missing == set()
+    assert [link for link in links if not (ROOT / page).parent.joinpath(link).exists()] == []
 
 
 def _name(path: Path) -> str:
