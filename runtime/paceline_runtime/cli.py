@@ -62,8 +62,7 @@ def _run(name: str, words: Sequence[str]) -> int:
 
 
 def _refuse(name: str, problems: Sequence[str]) -> int:
-    """Print a line for each problem; the exit status, which is not the one of `check` and `plan` for a pair that does not
-    fit."""
+    """Print a line for each problem; the exit status, another one than `check` and `plan` have for what does not fit."""
     for problem in problems:
         print(f"paceline {name}: {problem}", file=sys.stderr)
     return EXIT_USAGE

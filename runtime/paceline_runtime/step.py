@@ -146,8 +146,7 @@ class StepPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to launch. A start alone is work: a request may come back while all that it needs is still
-        cached."""
+        """Whether there is nothing to launch. A start alone is work, even where the request finds all it needs still cached."""
         return not (self.flushes or self.released or self.starts or self.decode or self.prefill)
 
 

@@ -1,6 +1,6 @@
 """The families of models, one record each: all that tells one family's checkpoints and decoder from another's.
 
-Asked by the readers; what they find goes into the facts, from which rules judge and models are built. It opens no file.
+The readers ask it, and put what they find into the facts; rules judge those, and models are built from them. It opens no file.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A GGUF header -> target facts. Called by `checkpoint`.
+"""A GGUF header -> target facts. `checkpoint` calls it.
 
 Key names: the GGUF format page and the converters of llama.cpp. `block_count` includes MTP layers there.
 """
@@ -115,7 +115,7 @@ def read_gguf_target(source: Source) -> TargetFacts:
 
 
 def _vocab_size(keys: _Keys, embedding: TensorInfo | None) -> int:
-    """As stated, or the number of tokens; an embedding may be padded beyond it, and counts where nothing is stated."""
+    """The stated size, or the number of tokens; an embedding may have more rows, and counts where the header states neither."""
     tokens = keys.header.metadata.get("tokenizer.ggml.tokens")
     stated = keys.size("vocab_size", 0) or (tokens.count if isinstance(tokens, GgufArray) else 0)
     return stated or (embedding.shape[0] if embedding is not None else 0)
@@ -153,7 +153,7 @@ def _moe(keys: _Keys) -> MoeFacts:
 
 
 def _variants(keys: _Keys, head_dim: int) -> dict[str, object]:
-    """Of a served architecture: keys and experts that it does not know, values of another width than keys."""
+    """Keys and experts that a served architecture does not know, and values of another width than keys."""
     if not keys.form.modules:
         return {}
     prefix = f"{keys.architecture}."

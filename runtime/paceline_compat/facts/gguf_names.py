@@ -1,4 +1,4 @@
-"""A GGUF's tensors under the names that safetensors checkpoints of the family have. Used by `gguf_checkpoint`.
+"""A GGUF's tensors under the names that safetensors checkpoints of the family have. `gguf_checkpoint` uses it.
 
 Names of GGUF: the format page and the converters of llama.cpp.
 """

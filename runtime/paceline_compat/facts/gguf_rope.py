@@ -1,4 +1,4 @@
-"""The rope of a GGUF, in the names of a config. Used by `gguf_checkpoint`.
+"""The rope of a GGUF, in the names of a config. `gguf_checkpoint` uses it.
 
 Meaning of the keys: `llama-model.cpp` and `llama-context.cpp` of llama.cpp. It judges no architecture.
 """
@@ -62,7 +62,7 @@ def _scaling(header: GgufHeader, prefix: str) -> tuple[str, dict[str, Any], dict
 
 
 def _divisors(header: GgufHeader, stored: TensorInfo, head_dim: int) -> tuple[tuple[float, ...], dict[str, Any]]:
-    """A few hundred bytes behind the header, which decide about every position; none where they are not what they should."""
+    """The divisors, a few hundred bytes behind the header; none where shape or type are not what they should be."""
     if stored.dtype != "F32" or stored.shape != (head_dim // 2,) or stored.num_elements > _MAX_DIVISORS:
         return (), {DIVISORS: f"{stored.dtype} {list(stored.shape)}"}
     values = struct.unpack(f"<{stored.num_elements}f", header.source.read(stored.offset, stored.num_bytes))

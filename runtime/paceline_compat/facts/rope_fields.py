@@ -1,4 +1,4 @@
-"""Rotary embedding out of a config, in both spellings (`rope_parameters`, `rope_scaling`), and what each kind knows."""
+"""Rotary embedding out of a config, in both spellings (`rope_parameters`, `rope_scaling`), and which fields each kind knows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts of a target's `config.json` that take several fields to tell. Used by `checkpoint`; it opens no file."""
+"""Parts of a target's `config.json` that take several fields to tell. `checkpoint` uses it; it opens no file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Forward reading of a file through one small window, every step checked against the file's end. GGUF headers only."""
+"""Forward reading of a file through one small window, every move checked against the file's end. `gguf_header` reads so."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _Window:
     def around(self, position: int, length: int) -> tuple[bytes, int]:
         """Bytes that hold the `length` bytes at `position`, and where in them those begin.
 
-        Nothing else gives the window out, and never without that place: of each other's reads they would be a wrong number.
+        Nothing else gives the window out, and never without that place: the place in one read is a wrong one in another.
         """
         begin = position - self._start
         if begin < 0 or begin + length > len(self._data):
@@ -91,7 +91,7 @@ class Cursor:
         end = min(self.source.size_bytes, self.position + self.MAX_ARRAY_BYTES)
         data, begin, last, room, start = b"", 0, -1, 0, self.position
         for _ in range(count):
-            if begin > last:  # the next length does not lie in the data whole
+            if begin > last:  # the next length does not lie whole in the data
                 self.position = start + begin
                 data, begin = self._next(8, what)
                 start = self.position - begin

@@ -50,7 +50,7 @@ def renamed(source: str, tensors: Mapping[str, TensorInfo], rename: Callable[[st
 
 @dataclass(frozen=True, slots=True)
 class Differences:
-    """What a header's tensors and those that a config asks for differ in, by name; of shapes, what each one says."""
+    """How a header's tensors differ from those that a config asks for, by name; for a shape, what each of them says."""
 
     missing: list[str]
     surplus: list[str]

@@ -23,7 +23,7 @@ _PATTERNS = {
     "matrices": r"gemm|gemv|nvjet|cutlass|cublas|splitk|dot_kernel|^stream|^sum_splits",
     "choices": r"topk|top_k|radix|bitonic|sort|argmax|argmin|softmax|multinomial|_select_path|_block_maxima|_pick",
 }
-"""Choices are those of tokens and of experts. The first pattern that is found in a name counts."""
+"""`choices` are of tokens and of experts. The first pattern that is found in a name counts."""
 _TRAFFIC = {
     "matrices": ("weight_bytes", "draft_bytes"),
     "attention": ("kv_bytes",),

@@ -24,8 +24,7 @@ from paceline_runtime.step import Variant
 
 _LOG = logging.getLogger(__name__)
 MAX_KINDS = 128
-"""So many kinds of steps are kept. One more, and the kind that ran longest ago is forgotten; it is captured anew when it
-returns."""
+"""So many kinds of steps are kept; beyond that, the kind that ran longest ago is forgotten, and captured anew if it returns."""
 
 _SMALL_BATCHES = (1, 2, 3, 4, 6, 8)
 T = TypeVar("T")

@@ -1,6 +1,7 @@
 """Copies to the device that a launch need not wait for, and copies from the device that `collect` waits for.
 
-Everything in this folder copies by it. It knows tensors and nothing of what they mean."""
+Everything in this folder copies by it. It knows tensors and nothing of what they mean.
+"""
 
 from __future__ import annotations
 

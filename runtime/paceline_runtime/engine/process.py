@@ -1,4 +1,4 @@
-"""The engine process: `python -m paceline_runtime.engine.process ADDRESS FACTORY`, started by `server/engine_process.py`.
+"""The engine process: `python -m paceline_runtime.engine.process ADDRESS FACTORY`. `server/link/engine_process.py` starts it.
 
 Its configuration comes as one line of JSON on standard input; that pipe then stays open, and its end means that the server
 is gone. Messages are those of `messages.py`, one or more per ZeroMQ message. It knows no HTTP, and the engine only by what

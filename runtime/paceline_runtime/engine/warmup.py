@@ -1,6 +1,7 @@
 """One prefill and a few decode steps before the first request, so that readiness means that tokens can be made.
 
-`build` calls it. It knows requests only as `Engine.add` takes them."""
+`build` calls it. It knows requests only as `Engine.add` takes them.
+"""
 
 from __future__ import annotations
 

@@ -29,8 +29,7 @@ from paceline_runtime.layers.norm import RmsNorm
 
 @dataclass(frozen=True)
 class AttentionContext:
-    """What all layers of a forward share: the rotary table, and what attention needs of a verify or of each chunk of a
-    prefill."""
+    """What all layers of a forward share: the rotary table, and what attention needs of a verify or of each prefill chunk."""
 
     batch: ForwardBatch
     pages: PageStore

@@ -1,6 +1,7 @@
 """A mixture of experts: each row goes to the few experts that its router likes most, and through one that all rows share.
 
-The family `qwen3_5_moe` puts it where others have an MLP. It knows neither tokens nor requests."""
+The family `qwen3_5_moe` puts it where others have an MLP. It knows neither tokens nor requests.
+"""
 
 from __future__ import annotations
 

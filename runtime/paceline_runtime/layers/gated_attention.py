@@ -1,6 +1,7 @@
 """The attention of the hybrid families: a sigmoid gate per value of the output, norms on heads, partial rotary positions.
 
-The recipe of the hybrids and the MTP head make it. It knows pages by number, and no request."""
+The recipe of the hybrids and the MTP head make it. It knows pages by number, and no request.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Matrix products. `Parameters` makes them for every other layer. A layer says which weights, and what is added; only the
-weight knows how it is stored."""
+"""Matrix products. `Parameters` makes them for every other layer.
+
+A layer says which weights, and what is added; only the weight knows how it is stored.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Puts a checkpoint's tensors into a model's memory, or random numbers where a bench needs no checkpoint.
 
-`load_target` and the loaders of drafts call it. It knows names, shapes and places, and no file format."""
+`load_target` and the loaders of drafts call it. It knows names, shapes and places, and no file format.
+"""
 
 from __future__ import annotations
 

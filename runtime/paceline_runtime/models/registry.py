@@ -1,5 +1,4 @@
-"""From a checkpoint's facts to its model: the module here that has the family's name. The loaders ask; the module is imported
-then."""
+"""From a checkpoint's facts to its model, by the module here that has the family's name. The loaders call it."""
 
 from __future__ import annotations
 

@@ -71,8 +71,7 @@ def check_draft(proposer: DFlashProposer, target: TargetModel) -> SelfCheck:
 
 
 def _known_features(draft: Draft, target: TargetModel) -> torch.Tensor:
-    """Made-up layer outputs [N, taps, H] of a known prompt, other ones for each tap; what the target would give does not
-    matter."""
+    """Made-up layer outputs [N, taps, H] of a known prompt, other ones for each tap; the target's own would check no more."""
     num_taps = len(draft.config.target_layer_ids)
     ids = torch.arange(NUM_TOKENS * num_taps, device=target.device) * 7919 % target.facts.vocab_size
     return target.embed(ids).to(draft.dtype).view(NUM_TOKENS, num_taps, -1)

@@ -1,2 +1,1 @@
-"""Multi-token prediction: the head that a hybrid checkpoint brings along drafts for it. The registry comes in through
-`load`."""
+"""Multi-token prediction: the head that a hybrid checkpoint brings along drafts for it. The registry calls `load`."""
