@@ -1,4 +1,4 @@
-"""The likeliest ids of rows of logits, ties broken by id. It is made for sampling and proposers."""
+"""The likeliest ids of rows of logits, ties broken by id. Sampling calls it."""
 
 from __future__ import annotations
 

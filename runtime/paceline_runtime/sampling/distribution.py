@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
+from paceline_kernels.top_logits import top_logits
 from paceline_runtime.sampling.row_params import RowParams
 
 
@@ -47,16 +48,4 @@ def _mask_top_k(scaled: torch.Tensor, top_k: torch.Tensor) -> torch.Tensor:
 def _ordered(logits: torch.Tensor, support: int) -> tuple[torch.Tensor, torch.Tensor]:
     if not 0 < support < logits.shape[-1]:
         return torch.sort(logits, dim=-1, descending=True, stable=True)
-    if logits.dtype == torch.float64:
-        values, ids = torch.sort(logits, dim=-1, descending=True, stable=True)
-        return values[..., :support], ids[..., :support]
-    _, ids = torch.topk(_tie_breaking_keys(logits), support, dim=-1)
-    return logits.gather(-1, ids), ids
-
-
-def _tie_breaking_keys(logits: torch.Tensor) -> torch.Tensor:
-    """int64 keys that order as (logit descending, id ascending): `torch.topk` leaves the order of ties open."""
-    bits = logits.to(torch.float32).view(torch.int32).to(torch.int64)
-    ordered = torch.where(bits >= 0, bits, -(bits & 0x7FFFFFFF))
-    vocab = logits.shape[-1]
-    return (ordered << 32) + torch.arange(vocab - 1, -1, -1, device=logits.device)
+    return top_logits(logits, support)
