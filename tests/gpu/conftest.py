@@ -3,6 +3,7 @@
 What a file measured is printed as a table at the end of the run.
 """
 
+import law_engine
 import pytest
 import torch
 from gpu_scale import Scale
@@ -12,9 +13,16 @@ _FIGURES = "figures"
 
 def pytest_addoption(parser):
     """Known only when this folder is named on the command line; the soak is short otherwise."""
+    parser.addoption("--disable-cuda-graphs", action="store_true", help="launch every decode step kernel by kernel")
     parser.addoption(
         "--soak-seconds", type=float, default=None, help="length of the soak (default: 5 s, on a CPU three requests a client)"
     )
+
+
+def pytest_configure(config):
+    """Engines without graphs, where that is asked for."""
+    if config.getoption("--disable-cuda-graphs"):
+        law_engine.DEFAULTS["cuda_graphs"] = False
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -48,7 +48,8 @@ def test_replays_give_what_launches_give(saved, algorithm, scale, tell):
     texts, captured = {}, 0
     for name in ("replayed", "launched"):
         decoder = EagerDecoder() if name == "launched" else None
-        options = dict(buckets=PADDED, decoder=decoder, overlap=True, max_prefill_tokens=64, memory_bytes=8 << 30)
+        options = dict(buckets=PADDED, decoder=decoder, overlap=True, cuda_graphs=True)
+        options |= dict(max_prefill_tokens=64, memory_bytes=8 << 30)
         engine = make_engine(target, PROPOSERS[algorithm](path, target), max_model_len=448, **options)
         texts[name] = [answer.token_ids for wave in waves for answer in run(engine, wave, check=False).values()]
         if decoder is None:

@@ -1,5 +1,7 @@
 """A rebuild that the GPU's memory refuses leaves an engine that answers: by what is free, and by an allocation that fails."""
 
+import gc
+
 import pytest
 import torch
 from gpu_scale import Scale, random_dflash, save_predictable
@@ -15,7 +17,8 @@ PROMPT = {"one": ([7, 3, 9, 11, 5, 2] * 25, SamplingParams(max_tokens=40, ignore
 
 @pytest.fixture(params=["off", "dflash"])
 def engine(request, tmp_path):
-    """With pages enough for a prefix, and a draft's planes and rings or not."""
+    """With pages enough for a prefix, and a draft's planes and rings or not; engines before it have given their memory back."""
+    gc.collect()
     scale = Scale(torch.device("cuda"))
     path = save_predictable("qwen3", tmp_path, scale)
     target = load_target(path, dtype=scale.dtype, device=scale.device)

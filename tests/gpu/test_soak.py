@@ -28,7 +28,7 @@ def folder(scale, tmp_path_factory):
     return folder
 
 
-def _flags(folder, scale, algorithm, num_steps):
+def _flags(folder, scale, algorithm, num_steps, *switches):
     """How to serve: eight rows for sixteen clients."""
     flags = {
         "device": scale.device,
@@ -45,7 +45,7 @@ def _flags(folder, scale, algorithm, num_steps):
     }
     if algorithm == "dflash":
         flags["speculative-draft-model-path"] = folder / "draft"
-    return [text for name, value in flags.items() for text in (f"--{name}", str(value))]
+    return [*switches, *(text for name, value in flags.items() for text in (f"--{name}", str(value)))]
 
 
 @pytest.mark.parametrize(("algorithm", "num_steps"), [("ngram", 3), ("dflash", 7)])
@@ -53,7 +53,8 @@ def test_soak(folder, scale, request, tell, algorithm, num_steps):
     """Greedy answers equal the sequential ones but for near ties; afterwards every page is free or cached."""
     seconds = request.config.getoption("soak_seconds", None) or scale.pick(0.0, 5.0)
     bodies = mixed_bodies(VOCAB_SIZE, STOP_IDS, scale.pick((70, 90), (700, 300)))
-    with served_model(folder / "qwen3_5", *_flags(folder, scale, algorithm, num_steps)) as server:
+    switches = ["--disable-cuda-graphs"] if request.config.getoption("disable_cuda_graphs", None) else []
+    with served_model(folder / "qwen3_5", *_flags(folder, scale, algorithm, num_steps, *switches)) as server:
         alone, tally, pages, hits = asyncio.run(_soak(server.url, bodies, seconds))
         server.terminate()
         status, said = server.ended()

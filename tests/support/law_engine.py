@@ -25,6 +25,8 @@ from paceline_runtime.speculative.base import Proposer
 from paceline_runtime.step import StepPlan, decode_plan, encode_plan
 
 MAX_MODEL_LEN = 448
+DEFAULTS = dict(model_path="tiny", memory_bytes=1 << 30, max_running_req=4, overlap=False)
+"""Fields of every engine's config; `--disable-cuda-graphs` of the GPU suite adds to them."""
 
 
 PADDED = Buckets(rows=lambda count: count + 3 - count % 3, pages=lambda count: count + 8 - count % 8)
@@ -47,8 +49,7 @@ def make_engine(
 
     One that runs ahead pads its batches and replays what it has captured, so a law stated for both lags is stated for both.
     """
-    fields = dict(model_path="tiny", memory_bytes=1 << 30, max_running_req=4, overlap=False, max_model_len=max_model_len)
-    config = EngineConfig(**{**fields, **options})
+    config = EngineConfig(**{**DEFAULTS, "max_model_len": max_model_len, **options})
     buckets = buckets or (PADDED if config.overlap else EXACT)
     if decoder is None and config.overlap and config.cuda_graphs:
         decoder = GraphDecoder(CudaCapture(target.device) if target.device.type == "cuda" else FakeCapture())

@@ -11,11 +11,12 @@ import torch
 from paceline_kernels.backend import Backend, runs_kernel
 from paceline_kernels.paged_attention import reference
 from paceline_kernels.paged_attention.contexts import PrefillContext, VerifyContext
-from paceline_kernels.paged_attention.reference import write_pages
+from paceline_kernels.paged_attention.reference import gated, write_pages
 
 __all__ = [
     "PrefillContext",
     "VerifyContext",
+    "gated",
     "prefill_attention",
     "prefill_context",
     "verify_attention",
@@ -46,20 +47,25 @@ def verify_context(
 
 
 def verify_attention(
-    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, context: VerifyContext, scale: float
+    q: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    context: VerifyContext,
+    scale: float,
+    gate: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Causal attention of W rows per request over its pages: [B, W, Hq, D].
+    """Causal attention of W rows per request over its pages, times the sigmoid of `gate` if there is one: [B, W, Hq, D].
 
     Row j of request b stands at position lengths[b] + j and sees positions up to its own; its K/V are in the pages
     already. Positions from lengths[b] + W on may hold anything; those before `first`, finite numbers, are not seen.
 
-    q: [B, W, Hq, D]; keys, values: [num_pages, page_size, Hkv, D]
+    q, gate: [B, W, Hq, D]; keys, values: [num_pages, page_size, Hkv, D]
     """
     if context.gather is None:
         from paceline_kernels.paged_attention import kernel
 
-        return kernel.verify_attention(q, keys, values, context, scale)
-    return reference.verify_attention(q, keys, values, context, scale)
+        return kernel.verify_attention(q, keys, values, context, scale, gate)
+    return reference.verify_attention(q, keys, values, context, scale, gate)
 
 
 def prefill_context(

@@ -21,7 +21,12 @@ _LOG2_E = 1.4426950408889634
 
 
 def verify_attention(
-    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, context: VerifyContext, scale: float
+    q: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    context: VerifyContext,
+    scale: float,
+    gate: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """The operation, for float16, bfloat16 and float32.
 
@@ -70,8 +75,15 @@ def verify_attention(
     _sum_parts[(batch * width * num_heads,)](
         partial_ptr=partial,
         statistics_ptr=statistics,
+        gate_ptr=gate,
         out_ptr=out,
         num_splits=num_splits,
+        gate_batch_stride=gate.stride(0) if gate is not None else 0,
+        gate_row_stride=gate.stride(1) if gate is not None else 0,
+        gate_head_stride=gate.stride(2) if gate is not None else 0,
+        width=width,
+        num_heads=num_heads,
+        GATED=gate is not None,
         DIM=dim,
         PADDED_DIM=padded_dim,
         PADDED_SPLITS=triton.next_power_of_2(num_splits),
@@ -156,8 +168,15 @@ def _attend_part(
 def _sum_parts(
     partial_ptr,
     statistics_ptr,
+    gate_ptr,
     out_ptr,
     num_splits,
+    gate_batch_stride,
+    gate_row_stride,
+    gate_head_stride,
+    width,
+    num_heads,
+    GATED: tl.constexpr,
     DIM: tl.constexpr,
     PADDED_DIM: tl.constexpr,
     PADDED_SPLITS: tl.constexpr,
@@ -172,5 +191,11 @@ def _sum_parts(
     weight = tl.exp2(best - tl.max(best, 0))
     mask = real[:, None] & inside[None, :]
     parts = tl.load(partial_ptr + at[:, None] * DIM + column[None, :], mask=mask, other=0.0)
-    out = tl.sum(parts * weight[:, None], 0) / tl.sum(total * weight, 0)
-    tl.store(out_ptr + row * DIM + column, out.to(out_ptr.dtype.element_ty), mask=inside)
+    out = (tl.sum(parts * weight[:, None], 0) / tl.sum(total * weight, 0)).to(out_ptr.dtype.element_ty)
+    if GATED:
+        # Rounded where plain torch rounds, which gates a prefill.
+        token, head = row // num_heads, row % num_heads
+        gate_at = gate_ptr + token // width * gate_batch_stride + token % width * gate_row_stride + head * gate_head_stride
+        opened = tl.sigmoid(tl.load(gate_at + column, mask=inside, other=0.0).to(tl.float32)).to(out_ptr.dtype.element_ty)
+        out = (out.to(tl.float32) * opened.to(tl.float32)).to(out_ptr.dtype.element_ty)
+    tl.store(out_ptr + row * DIM + column, out, mask=inside)

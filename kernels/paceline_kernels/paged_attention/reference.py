@@ -30,7 +30,12 @@ def verify_gather(
 
 
 def verify_attention(
-    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, context: VerifyContext, scale: float
+    q: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    context: VerifyContext,
+    scale: float,
+    gate: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """The operation, over gathered keys and values."""
     gather = context.gather
@@ -39,7 +44,12 @@ def verify_attention(
     out = functional.scaled_dot_product_attention(
         q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), attn_mask=gather.bias, scale=scale, enable_gqa=True
     )
-    return out.transpose(1, 2)
+    return gated(out.transpose(1, 2), gate)
+
+
+def gated(attended: torch.Tensor, gate: torch.Tensor | None) -> torch.Tensor:
+    """Attended heads times the sigmoid of a gate of their shape, if there is one; each rounded to their dtype."""
+    return attended if gate is None else attended * gate.sigmoid()
 
 
 def prefill_mask(start: int, num_tokens: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor | None:

@@ -14,6 +14,8 @@ import triton.language as tl
 from paceline_kernels.counter_random import PROPOSAL
 from paceline_kernels.counter_random.jitted import gumbel
 
+_NUM_WARPS = 4
+
 
 def select_path(
     unary: torch.Tensor,
@@ -49,6 +51,7 @@ def select_path(
         PURPOSE=PROPOSAL,
         BLOCK_C=triton.next_power_of_2(num_candidates),
         BLOCK_R=triton.next_power_of_2(rank),
+        num_warps=_NUM_WARPS,
     )
     return tokens, q
 
@@ -93,8 +96,10 @@ def _select_path(
         weights = tl.exp((scores - tl.max(scores, 0)) / divisor)
         q = weights / tl.sum(weights, 0)
         tl.store(q_ptr + at * num_candidates + c, q, mask=is_candidate)
-        noise = gumbel(seed, tl.load(positions_ptr + at + c * 0), ids, PURPOSE)
-        log_q = tl.where(q > 0, tl.log(tl.where(q > 0, q, 1.0).to(tl.float64)), float("-inf"))
-        index = tl.where(is_sampled, tl.argmax(log_q + noise, 0), tl.argmax(scores, 0))
+        index = tl.argmax(scores, 0)
+        if is_sampled:
+            noise = gumbel(seed, tl.load(positions_ptr + at + c * 0), ids, PURPOSE)
+            log_q = tl.where(q > 0, tl.log(tl.where(q > 0, q, 1.0).to(tl.float64)), float("-inf"))
+            index = tl.argmax(log_q + noise, 0)
         previous = tl.sum(tl.where(c == index, ids, 0), 0)
         tl.store(tokens_ptr + at, previous)

@@ -25,6 +25,7 @@ def stream(
     GATED: tl.constexpr,
     PARTIAL: tl.constexpr,
     IS_EVEN: tl.constexpr,
+    WEIGHTS_LEFT: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
@@ -36,7 +37,7 @@ def stream(
     x_at = x_ptr + m.to(tl.int64)[:, None] * x_stride
     # Rows past the end read the last one: a mask on the weights would cost the loop more than they do.
     weight_at = weight_ptr + tl.minimum(n, num_outputs - 1).to(tl.int64)[:, None] * weight_stride
-    total = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    total = tl.zeros((BLOCK_N, BLOCK_M) if WEIGHTS_LEFT else (BLOCK_M, BLOCK_N), tl.float32)
     for step in range(steps):
         k = (split * steps + step) * BLOCK_K + i
         if IS_EVEN:
@@ -46,7 +47,9 @@ def stream(
             inside = k < num_columns
             x = tl.load(x_at + k[None, :], mask=in_rows[:, None] & inside[None, :], other=0.0)
             weight = tl.load(weight_at + k[None, :], mask=inside[None, :], other=0.0, eviction_policy="evict_first")
-        total = tl.dot(x, tl.trans(weight), total)
+        total = tl.dot(weight, tl.trans(x), total) if WEIGHTS_LEFT else tl.dot(x, tl.trans(weight), total)
+    if WEIGHTS_LEFT:
+        total = tl.trans(total)
     if PARTIAL:
         place = (split * num_rows + m.to(tl.int64)[:, None]) * num_outputs + n[None, :]
         tl.store(out_ptr + place, total, mask=in_rows[:, None] & in_outputs[None, :])

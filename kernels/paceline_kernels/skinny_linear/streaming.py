@@ -75,6 +75,7 @@ def _stream_weight(
         GATED=gated,
         PARTIAL=out.dim() == 3,
         IS_EVEN=num_columns % (tile.columns * tile.splits) == 0,
+        WEIGHTS_LEFT=tile.weights_left,
         BLOCK_M=max(16, triton.next_power_of_2(num_rows)),
         BLOCK_N=tile.rows,
         BLOCK_K=tile.columns,

@@ -22,13 +22,17 @@ _SHIPPED = Path(__file__).parent / "measured"
 
 @dataclass(frozen=True)
 class Tile:
-    """How one product is cut: weight rows and columns at a time, parts of the columns, warps and pipeline stages."""
+    """How one product is cut: weight rows and columns at a time, parts of the columns, warps and pipeline stages.
+
+    `weights_left`: weights are the left operand, for which a Hopper GPU has larger instructions; sums are the same.
+    """
 
     rows: int
     columns: int
     splits: int
     warps: int
     stages: int
+    weights_left: bool = False
 
 
 @dataclass(frozen=True)

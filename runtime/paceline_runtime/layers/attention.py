@@ -11,16 +11,18 @@ from dataclasses import dataclass
 import torch
 
 from paceline_compat.memory.parts import PAGE_TOKENS
+from paceline_kernels.backend import Backend
 from paceline_kernels.paged_attention import (
     PrefillContext,
     VerifyContext,
+    gated,
     prefill_attention,
     prefill_context,
     verify_attention,
     verify_context,
 )
 from paceline_kernels.place_heads import HeadLayout, HeadNorms, place_heads
-from paceline_kernels.rotary import RotaryTable, apply_rotary
+from paceline_kernels.rotary import RotaryTable
 from paceline_runtime.batch import ForwardBatch, VerifyBatch
 from paceline_runtime.cache.pages import PageStore
 from paceline_runtime.layers.linear import Linear
@@ -51,18 +53,21 @@ def attention_context(batch: ForwardBatch, pages: PageStore, rotary: RotaryTable
     return AttentionContext(batch, pages, rotary, None, prefills)
 
 
-def attend(context: AttentionContext, layer: int, q: torch.Tensor, scale: float) -> torch.Tensor:
-    """Attend with q [N, Hq, D] over pages that hold the rows' own K/V: [N, Hq, D]."""
+def attend(
+    context: AttentionContext, layer: int, q: torch.Tensor, scale: float, gate: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Attend with q [N, Hq, D] over pages that hold the rows' own K/V, then gate with the sigmoid of `gate`: [N, Hq, D] all."""
     batch, keys, values = context.batch, context.pages.keys[layer], context.pages.values[layer]
     if isinstance(batch, VerifyBatch):
         assert context.verify is not None
-        rows = q.view(-1, batch.width, *q.shape[1:])
-        return verify_attention(rows, keys, values, context.verify, scale).flatten(0, 1)
+        shape = (-1, batch.width, *q.shape[1:])
+        gate = None if gate is None else gate.unflatten(0, shape[:2])  # type: ignore[no-untyped-call]
+        return verify_attention(q.view(shape), keys, values, context.verify, scale, gate).flatten(0, 1)
     parts = [
         prefill_attention(q[chunk.offset : chunk.offset + chunk.num_tokens], keys, values, prefill, scale)
         for chunk, prefill in zip(batch.chunks, context.prefills, strict=True)
     ]
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
+    return gated(parts[0] if len(parts) == 1 else torch.cat(parts), gate)
 
 
 class Attention:
@@ -95,16 +100,13 @@ class Attention:
         q = place_heads(self.qkv(x), self._layout, self._norms, context.rotary, *pages, context.batch.cells)
         return self.out.to_be_added(attend(context, self.layer, q, self.head_dim**-0.5).flatten(1))
 
-    def project(self, x: torch.Tensor, rotary: RotaryTable) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def project(
+        self, x: torch.Tensor, rotary: RotaryTable, *, backend: Backend = Backend.AUTO
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """q, k (normed and rotated) and v of rows x [N, H]: [N, heads, D] each."""
-        heads = self.qkv(x).view(x.shape[0], -1, self.head_dim)
-        rotated, v = heads.tensor_split((self.num_heads + self.num_kv_heads,), dim=1)
-        # q and k are neighbours in the stack, so one rotation serves both.
-        q, k = apply_rotary(self._normed(rotated), rotary).tensor_split((self.num_heads,), dim=1)
-        return q, k, v
-
-    def _normed(self, heads: torch.Tensor) -> torch.Tensor:
-        if self.q_norm is None or self.k_norm is None:
-            return heads
-        q, k = heads.tensor_split((self.num_heads,), dim=1)
-        return torch.cat((self.q_norm(q), self.k_norm(k)), dim=1)
+        projected = self.qkv(x)
+        places = torch.arange(len(x), device=x.device)
+        # Pages of one token each, one after the other.
+        k, v = projected.new_empty((2, len(x), 1, self._layout.num_kv_heads, self.head_dim))
+        q = place_heads(projected, self._layout, self._norms, rotary, k, v, places, backend=backend)
+        return q, k[:, 0], v[:, 0]

@@ -41,7 +41,8 @@ class GatedAttention:
         projected = self.qkv(x)
         pages = context.pages.keys[self.layer], context.pages.values[self.layer]
         q = place_heads(projected, self._layout, self._norms, context.rotary, *pages, context.batch.cells)
-        return self.finish(attend(context, self.layer, q, self.scale), gates(projected, self._layout))
+        attended = attend(context, self.layer, q, self.scale, gates(projected, self._layout))
+        return self.out.to_be_added(attended.flatten(1))
 
     def project(self, x: torch.Tensor, rotary: RotaryTable) -> tuple[torch.Tensor, ...]:
         """q, k (normed and rotated), v and the gate of rows x [N, H]: [N, heads, D] each."""
@@ -49,7 +50,3 @@ class GatedAttention:
         q, k, v = split_heads(projected, self._layout)
         q, k = (apply_rotary(part, rotary) for part in (self.q_norm(q), self.k_norm(k)))
         return q, k, v, gates(projected, self._layout)
-
-    def finish(self, attended: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
-        """Gate and project attended heads [N, heads, D], to be added to rows [N, H]."""
-        return self.out.to_be_added((attended * gate.sigmoid()).flatten(1))

@@ -13,7 +13,6 @@ from typing import Generic, Protocol, TypeVar
 import torch
 
 from paceline_compat.facts.records import LINEAR_ATTENTION, TargetFacts
-from paceline_kernels.add_norm import add
 from paceline_runtime.batch import ForwardBatch
 from paceline_runtime.cache.gated_delta_states import GatedDeltaStates
 from paceline_runtime.layers.attention import AttentionContext, attention_context
@@ -82,8 +81,11 @@ class DecoderLayer(Generic[Context]):
         self.mixer, self.mlp = mixer, recipe.mlp(f"{name}.mlp", parameters)
 
     def __call__(self, hidden: torch.Tensor, added: torch.Tensor | None, context: Context) -> tuple[torch.Tensor, torch.Tensor]:
-        """`added` is None where nothing is still to be added: before the first layer, after a tapped one."""
-        hidden, x = self.mixer_norm.add(hidden, added)
+        """`added` is None where nothing is still to be added."""
+        return self.compute(*self.mixer_norm.add(hidden, added), context)
+
+    def compute(self, hidden: torch.Tensor, x: torch.Tensor, context: Context) -> tuple[torch.Tensor, torch.Tensor]:
+        """The layer of rows `hidden`, to which nothing is still to be added, and of their norm x."""
         hidden, x = self.mlp_norm.add(hidden, self.mixer(x, context))
         return hidden, self.mlp(x, context.active)
 
@@ -110,11 +112,12 @@ class Decoder:
         context, hidden = LayerContext(batch.active, attention, delta), self._embedding.rows(batch.ids)
         added: torch.Tensor | None = None
         for index, layer in enumerate(self._layers):
-            hidden, added = layer(hidden, added, context)
-            if sink is not None and sink.wants(index):
-                hidden, added = add(hidden, added), None
-                sink.layer_output(index, hidden)
-        return self._norm.add(hidden, added)[1]
+            hidden, x = layer.mixer_norm.add(hidden, added)
+            _tell(sink, index - 1, hidden)
+            hidden, added = layer.compute(hidden, x, context)
+        hidden, x = self._norm.add(hidden, added)
+        _tell(sink, len(self._layers) - 1, hidden)
+        return x
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
         """Input embeddings [..., H] of ids [...]."""
@@ -141,6 +144,12 @@ class Decoder:
     def memory_bytes(self) -> int:
         """Bytes of weights held on the device."""
         return self._parameters.memory_bytes()
+
+
+def _tell(sink: FeatureSink | None, layer: int, hidden: torch.Tensor) -> None:
+    """Hand on the output of a layer, once what the layer gave was added where the next one begins."""
+    if sink is not None and sink.wants(layer):
+        sink.layer_output(layer, hidden)
 
 
 def _layers(facts: TargetFacts, recipe: Recipe, parameters: Parameters) -> list[DecoderLayer[LayerContext]]:

@@ -63,6 +63,23 @@ def test_each_verify_row_sees_its_own_request_up_to_itself(dtype, width, heads, 
         torch.testing.assert_close(out[row].double(), expected, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("width", [1, 3])
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_a_gate_is_rounded_as_on_its_own(device, width):
+    """Each head's gate beside its query, as projections give them; the interpreter does not round to bfloat16 as a GPU does."""
+    dtype = torch.float32 if device == "cpu" else torch.bfloat16
+    case = paged([0, 5, 64], width, 4, 2, 16, dtype)[:5]
+    q, keys, values, table, device_lengths = (x.to(device) for x in case)
+    gate = torch.randn(3, width, 8, 16, dtype=dtype, device=device)[:, :, 1::2]
+    assert not gate.is_contiguous()
+    for backend in (Backend.REFERENCE, Backend.KERNEL):
+        context = verify_context(table, device_lengths, width, PAGE, q.dtype, backend=backend)
+        attended = verify_attention(q, keys, values, context, 0.3)
+        found = verify_attention(q, keys, values, context, 0.3, gate)
+        # Two libraries' sigmoids differ in the last bit of float32, which bfloat16 does not show.
+        torch.testing.assert_close(found, attended * gate.sigmoid(), atol=1e-6, rtol=1e-6)
+
+
 @pytest.mark.parametrize("backend", [Backend.REFERENCE, Backend.KERNEL])
 @pytest.mark.parametrize("first", [1, 3])
 def test_positions_before_the_first_are_not_seen(backend, first):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from kernel_checks import DEVICES, assert_close, half, poisoned
 
-from paceline_kernels.skinny_linear import Tile, reference
+from paceline_kernels.skinny_linear import Product, Tile, reference, shipped_tiles
 
 pytestmark = pytest.mark.usefixtures(poisoned.__name__)
 SHAPES = [
@@ -25,14 +25,14 @@ def operands(rows: int, outputs: int, columns: int, device: str) -> tuple[torch.
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("splits", [1, 2])
+@pytest.mark.parametrize(("splits", "weights_left"), [(1, False), (2, False), (2, True)])
 @pytest.mark.parametrize("rows,outputs,columns", SHAPES)
-def test_equals_the_reference(rows: int, outputs: int, columns: int, splits: int, device: str) -> None:
+def test_equals_the_reference(rows: int, outputs: int, columns: int, splits: int, weights_left: bool, device: str) -> None:
     """Rows, outputs and columns that no tile divides; rows of x that are not dense; with and without a bias."""
     from paceline_kernels.skinny_linear import streaming
 
     x, weight, bias = operands(rows, outputs, columns, device)
-    tile = Tile(rows=32, columns=32, splits=splits, warps=4, stages=2)
+    tile = Tile(rows=32, columns=32, splits=splits, warps=4, stages=2, weights_left=weights_left)
     parts = streaming.stream_parts(x, weight, tile=tile)
     assert_close(reference.linear_parts(x, weight, splits).sum(0), parts.sum(0), 4e-3)
     assert len(parts) == splits
@@ -53,3 +53,21 @@ def test_real_shapes(outputs: int, columns: int, rows: int) -> None:
     x, weight, _ = operands(rows, outputs, columns, "cuda")
     tile = Tile(rows=64, columns=128, splits=2 if columns > 6000 else 1, warps=4, stages=3)
     assert_close(reference.skinny_linear(x.float(), weight.float()), streaming.stream_rows(x, weight, tile=tile), 4e-3)
+
+
+@pytest.mark.gpu
+def test_a_row_does_not_depend_on_the_rows_beside_it() -> None:
+    """As shipped for this device: each measured product of 1 to 64 rows gives the first row the same bits."""
+    from paceline_kernels.skinny_linear import streaming
+
+    table = shipped_tiles(torch.cuda.get_device_name())
+    measured = sorted({(cut.outputs, cut.columns, cut.kind) for cut in table.cuts})
+    if not measured:
+        pytest.skip("no table is shipped for this device")
+    launch = {"whole": streaming.stream_rows, "parts": streaming.stream_parts, "gated": streaming.stream_gated}
+    for outputs, columns, kind in measured:
+        x, weight, _ = operands(64, min(outputs, 34816), columns, "cuda")
+        tiles = {rows: table.tile(Product(rows, outputs, columns, kind)) for rows in (1, 4, 8, 16, 32, 64)}
+        found = [launch[kind](x[:rows], weight, tile=tile)[..., :1, :] for rows, tile in tiles.items() if tile is not None]
+        assert len(found) > 1
+        assert all(torch.equal(found[0], other) for other in found), (outputs, columns, kind)

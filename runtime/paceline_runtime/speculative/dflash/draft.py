@@ -17,11 +17,12 @@ from paceline_compat.facts.records import WholeDraft
 from paceline_kernels.backend import Backend
 from paceline_kernels.context_rows import ContextProjection
 from paceline_kernels.selector import select_path
+from paceline_kernels.top_logits import top_logits
 from paceline_runtime.layers.linear import Linear
 from paceline_runtime.layers.parameters import Parameters
 from paceline_runtime.layers.rotary import Rotary
 from paceline_runtime.models.base import TargetModel
-from paceline_runtime.speculative.dflash.draft_layer import Block, DraftLayer
+from paceline_runtime.speculative.dflash.draft_layer import Block, DraftLayer, Stream
 
 
 @dataclass(frozen=True)
@@ -99,15 +100,15 @@ class Draft:
         positions = (lengths[:, None] + torch.arange(embeddings.shape[1], device=lengths.device)).flatten()
         table, window = self.rotary.table(positions), self.config.sliding_window
         block = Block(table, lengths, seats, ring_keys, ring_values, window, self.backend)
-        hidden = embeddings
+        stream: Stream = embeddings.flatten(0, 1), None
         for layer in self.layers:
-            hidden = layer(hidden, block)
-        return self._norm(hidden)
+            stream = layer(stream, block)
+        return self._norm.add(*stream, backend=self.backend)[1].view_as(embeddings)
 
     def candidates(self, target: TargetModel, hidden: torch.Tensor) -> Candidates:
         """The likeliest ids of masks [B, k, H] under the target's own head."""
         logits = target.logits(hidden.flatten(0, 1).to(target.dtype))
-        unary, ids = logits.topk(self.config.selector_top_k, -1)
+        unary, ids = top_logits(logits, self.config.selector_top_k, backend=self.backend)
         shape = (*hidden.shape[:2], -1)
         return Candidates(ids.view(shape), unary.view(shape), self._selector(hidden))
 

@@ -36,8 +36,14 @@ class Block:
     backend: Backend
 
 
+Stream = tuple[torch.Tensor, torch.Tensor | None]
+"""The residual stream [N, H], rows of blocks one after the other, and what is still to be added to it."""
+
+
 class ConvolvedSublayer:
-    """`x + conv(f(conv(norm(x))))`. Both convolutions take their dynamic kernels from the normed input.
+    """`x + conv(f(conv(norm(x))))`, with the addition left to the norm that follows.
+
+    Both convolutions take their dynamic kernels from the normed input.
 
     base: [2 sides, T, H]; projection: both sides' kernels, 2 * T * G outputs
     """
@@ -49,12 +55,16 @@ class ConvolvedSublayer:
         self.base = parameters.tensor(f"{conv}.base_kernel", 2, taps, hidden)
         self.projection = parameters.linear({f"{conv}.kernel_projection": 2 * taps * groups}, hidden, split=None)
 
-    def __call__(self, hidden: torch.Tensor, f: Callable[[torch.Tensor], torch.Tensor], backend: Backend) -> torch.Tensor:
-        """Hidden [B, W, H] with what `f` makes of [B, W, H] added."""
-        normed = self.norm(hidden)
-        delta = self.projection(normed).view(*hidden.shape[:2], *self._kernels_shape)
-        out = f(grouped_conv(normed, delta[:, :, 0], self.base[0], backend=backend))
-        return hidden + grouped_conv(out, delta[:, :, 1], self.base[1], backend=backend)
+    def __call__(
+        self, stream: Stream, f: Callable[[torch.Tensor], torch.Tensor], block: Block
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """`f` makes rows [N, H] of rows [N, H]; what it makes is still to be added."""
+        hidden, normed = self.norm.add(*stream, backend=block.backend)
+        blocks = normed.view(len(block.lengths), -1, normed.shape[-1])
+        delta = self.projection(normed).view(*blocks.shape[:2], *self._kernels_shape)
+        out = f(grouped_conv(blocks, delta[:, :, 0], self.base[0], backend=block.backend).flatten(0, 1))
+        added = grouped_conv(out.view_as(blocks), delta[:, :, 1], self.base[1], backend=block.backend)
+        return hidden, added.flatten(0, 1)
 
 
 class DraftLayer:
@@ -68,14 +78,13 @@ class DraftLayer:
         self._around_mlp = ConvolvedSublayer(config, f"{name}.post_attention_layernorm", f"{name}.mlp_conv", parameters)
         self._mlp = gated_mlp(parameters, f"{name}.mlp", config.hidden_size, config.intermediate_size)
 
-    def __call__(self, hidden: torch.Tensor, block: Block) -> torch.Tensor:
-        """Hidden rows of blocks [B, W, H] in, hidden rows out."""
-        hidden = self._around_attention(hidden, lambda x: self._attend(x, block), block.backend)
-        return self._around_mlp(hidden, lambda x: self._mlp(x.flatten(0, 1)).view_as(x), block.backend)
+    def __call__(self, stream: Stream, block: Block) -> tuple[torch.Tensor, torch.Tensor]:
+        """Rows of blocks and what is still to be added to them, in and out."""
+        return self._around_mlp(self._around_attention(stream, lambda x: self._attend(x, block), block), self._mlp, block)
 
     def _attend(self, x: torch.Tensor, block: Block) -> torch.Tensor:
-        heads = self.attention.project(x.flatten(0, 1), block.rotary)
-        q, k, v = (part.view(*x.shape[:2], *part.shape[1:]) for part in heads)
+        heads = self.attention.project(x, block.rotary, backend=block.backend)
+        q, k, v = (part.view(len(block.lengths), -1, *part.shape[1:]) for part in heads)
         attended = window_attention(
             q=q,
             ring_keys=block.ring_keys[self.attention.layer],
@@ -87,7 +96,7 @@ class DraftLayer:
             window=block.window,
             backend=block.backend,
         )
-        return self.attention.out(attended.flatten(-2))
+        return self.attention.out(attended.flatten(-2).flatten(0, 1))
 
 
 def _attention(config: WholeDraft, index: int, key_value: Linear, k_norm: RmsNorm, parameters: Parameters) -> Attention:

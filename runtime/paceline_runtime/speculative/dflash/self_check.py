@@ -107,7 +107,9 @@ def _plain_rings(draft: Draft, features: torch.Tensor) -> tuple[torch.Tensor, to
     """Keys and values [L, 1, N, Hkv, D] of all context rows at once: a ring as long as the prompt."""
     context = draft.context_rows(draft.fc(features.flatten(1)))
     table = draft.rotary.table(torch.arange(NUM_TOKENS, device=context.device))
-    _, keys, values = zip(*(layer.attention.project(context, table) for layer in draft.layers), strict=True)
+    _, keys, values = zip(
+        *(layer.attention.project(context, table, backend=draft.backend) for layer in draft.layers), strict=True
+    )
     return torch.stack(keys)[:, None], torch.stack(values)[:, None]
 
 

@@ -1,7 +1,8 @@
 """Takes the outputs of tapped target layers during one target forward and sums their projections.
 
-The proposer makes one for each forward, and the target's layer loop calls it. The concatenated features that the draft's `fc`
-is defined on never exist: `fc` is one matrix per tap, and a forward holds one [N, H] sum whatever the number of taps.
+The proposer makes one for each forward, and the target's layer loop calls it. The draft's `fc` is defined on the features of
+all taps side by side. Few rows are projected so: one large product reads the matrix faster than one for each tap. The features
+of many rows would take too much memory: there `fc` is one matrix per tap, and a forward holds one [N, H] sum.
 """
 
 from __future__ import annotations
@@ -10,14 +11,19 @@ import torch
 
 from paceline_runtime.speculative.dflash.draft import Draft
 
+FEW_ROWS = 64
+"""A decode step's, for which reading `fc` is what a product takes."""
+
 
 class TapSum:
     """A `FeatureSink`; `projected` is the sum over taps of `fc_i @ h_i`, [N, H] in at least float32."""
 
     def __init__(self, draft: Draft) -> None:
-        self._taps = draft.taps
+        self._taps, self._fc = draft.taps, draft.fc
         self._missing = set(self._taps)
         self._dtype = draft.dtype
+        self._wide = torch.promote_types(draft.dtype, torch.float32)
+        self._few: dict[int, torch.Tensor] = {}
         self._sum: torch.Tensor | None = None
 
     def wants(self, layer: int) -> bool:
@@ -26,13 +32,19 @@ class TapSum:
 
     def layer_output(self, layer: int, hidden: torch.Tensor) -> None:
         """Add one layer's part."""
-        part = self._taps[layer](hidden.to(self._dtype)).to(torch.promote_types(self._dtype, torch.float32))
-        self._sum = part if self._sum is None else self._sum + part
+        hidden = hidden.to(self._dtype)
+        if len(hidden) <= FEW_ROWS:
+            self._few[layer] = hidden
+        else:
+            part = self._taps[layer](hidden).to(self._wide)
+            self._sum = part if self._sum is None else self._sum + part
         self._missing.remove(layer)
 
     @property
     def projected(self) -> torch.Tensor:
         """The finished sum."""
         assert not self._missing, f"the target gave no output of layers {self._missing}"
+        if self._few:
+            return self._fc(torch.cat([self._few[layer] for layer in self._taps], dim=-1)).to(self._wide)
         assert self._sum is not None
         return self._sum

@@ -100,5 +100,6 @@ class MtpHead:
         q, k, v, gate = self._attention.project(x, context.rotary)
         write_pages(planes.keys, planes.values, context.cells, k, v)
         verify = verify_context(seen.page_table, seen.lengths, 1, PAGE_TOKENS, q.dtype, FIRST_PAIR)
-        attended = verify_attention(q[:, None], planes.keys, planes.values, verify, self._attention.scale)
-        return self._attention.finish(attended[:, 0], gate)
+        scale = self._attention.scale
+        attended = verify_attention(q[:, None], planes.keys, planes.values, verify, scale, gate[:, None])
+        return self._attention.out.to_be_added(attended.flatten(1))
