@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 
 from paceline_compat.commands import check as check_command
 from paceline_compat.commands import plan as plan_command
+from paceline_compat.commands.parser import Parser
 
 
 def main(arguments: list[str]) -> int:
     """Parse and run; the exit code."""
-    parser = argparse.ArgumentParser(prog="paceline", description="Does a draft fit a target, and the pair a GPU?")
+    parser = Parser(prog="paceline", description="Does a draft fit a target, and the pair a GPU?")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     check = commands.add_parser("check", help="say whether a draft fits a target, from headers")
     check_command.add_arguments(check)

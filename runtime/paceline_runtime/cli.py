@@ -5,15 +5,14 @@ Each command's module has `add_arguments(parser)` and `run(args) -> exit status`
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import os
 import sys
 from collections.abc import Sequence
 
+from paceline_compat.commands.parser import EXIT_USAGE, Parser
 from paceline_runtime.errors import ConfigError
 
-EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 MODULES = {
     "serve": "paceline_runtime.server.command",
@@ -54,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(name: str, words: Sequence[str]) -> int:
     """The exit status of a command with these flags."""
     module = importlib.import_module(MODULES[name])
-    parser = argparse.ArgumentParser(prog=f"paceline {name}", allow_abbrev=False)
+    parser = Parser(prog=f"paceline {name}")
     if name in ACTIONS:
         parser.add_argument("action", choices=ACTIONS[name])
     module.add_arguments(parser)
@@ -76,9 +75,9 @@ def _settle_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> Parser:
     """The commands and a line for each."""
-    parser = argparse.ArgumentParser(prog="paceline", description="Fast and exact serving of large language models.")
+    parser = Parser(prog="paceline", description="Fast and exact serving of large language models.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     commands.add_parser("serve", help="serve a model over the OpenAI API")
     commands.add_parser("demo", help="watch a small model answer on this machine's CPU")

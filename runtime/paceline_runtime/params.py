@@ -65,6 +65,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
             value = getattr(self, name)
             return name, low <= value <= high, f"must be between {low:g} and {high:g}, got {value!r}"
 
+        empty = next((at for at, text in enumerate(self.stop) if not text), None)
+        long = next((at for at, text in enumerate(self.stop) if len(text) > MAX_STOP_STRING_CHARS), None)
         return [
             ("max_tokens", self.max_tokens is None or self.max_tokens >= 1, "must be at least 1"),
             between("temperature", 0.0, 100.0),
@@ -84,12 +86,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
             ("seed", self.seed is None or -(2**63) <= self.seed < 2**63, "must fit in 64 bits"),
             ("stop", len(self.stop) <= MAX_STOP_STRINGS, f"holds more than {MAX_STOP_STRINGS} strings"),
             ("stop", not isinstance(self.stop, str), "must be a list or tuple of strings, not one string"),
-            ("stop", all(self.stop), "must not hold an empty string"),
-            (
-                "stop",
-                all(len(text) <= MAX_STOP_STRING_CHARS for text in self.stop),
-                f"holds a string of more than {MAX_STOP_STRING_CHARS} characters",
-            ),
+            ("stop", empty is None, f"must not hold an empty string, as item {empty} is"),
+            ("stop", long is None, f"must hold no string of more than {MAX_STOP_STRING_CHARS} characters, as item {long} is"),
             (
                 "logprobs",
                 self.logprobs is None or 0 <= self.logprobs <= MAX_TOP_LOGPROBS,

@@ -210,7 +210,7 @@ def test_a_shortened_flag_is_unknown(capsys: pytest.CaptureFixture[str]) -> None
     with pytest.raises(SystemExit, match="2"):
         cli.main(["plan", "--model", "here", "--memory", "1GiB", "--max-runn", "3"])
 
-    assert "unrecognized arguments: --max-runn 3" in capsys.readouterr().err
+    assert "paceline plan: there is no --max-runn, did you mean --max-running-requests?" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["", "G", "16X", "1e400G", "sixteen", "-1G", "1.5.2G"])

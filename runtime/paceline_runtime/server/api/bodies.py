@@ -140,12 +140,12 @@ class CompletionBody(CommonBody):
     logprobs: int | None = None
 
     @property
-    def prompts(self) -> list[str] | list[list[int]]:
-        """The prompts, always as a list."""
+    def named_prompts(self) -> dict[str, str] | dict[str, list[int]]:
+        """The prompts, each with its place in the body."""
         match self.prompt:
             case str():
-                return [self.prompt]
+                return {"prompt": self.prompt}
             case [int(), *_]:
-                return [cast(list[int], self.prompt)]
-            case _:
-                return cast(list[str] | list[list[int]], self.prompt)
+                return {"prompt": cast(list[int], self.prompt)}
+            case prompts:
+                return {f"prompt.{at}": cast(Any, prompt) for at, prompt in enumerate(prompts)}

@@ -38,14 +38,15 @@ def too_many_items(fields: Mapping[str, Any], most_tokens: int | None) -> Iterat
     prompts = fields.get("prompt")
     if not isinstance(prompts, list) or not prompts:
         return
-    if type(prompts[0]) is int:
-        prompts = [prompts]
-    longest = max((len(ids) for ids in prompts if isinstance(ids, list)), default=0)
-    if len(prompts) > MAX_CHOICES:
+    is_one = type(prompts[0]) is int
+    if not is_one and len(prompts) > MAX_CHOICES:
         yield Problem("prompt", f"prompt holds more than {MAX_CHOICES} prompts")
-    elif most_tokens is not None and longest > most_tokens:
-        message = f"the context holds {most_tokens} tokens, but the prompt has {longest}: shorten it"
-        yield Problem("prompt", message, "context_length_exceeded")
+    elif most_tokens is not None:
+        named = {"prompt": prompts} if is_one else {f"prompt.{at}": ids for at, ids in enumerate(prompts)}
+        for name, ids in named.items():
+            if isinstance(ids, list) and len(ids) > most_tokens:
+                message = f"the context holds {most_tokens} tokens, but {name} has {len(ids)}: shorten it"
+                yield Problem(name, message, "context_length_exceeded")
 
 
 def _without_strings(raw: bytes) -> bytes:

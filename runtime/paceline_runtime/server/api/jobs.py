@@ -88,15 +88,16 @@ async def completion_job(
 ) -> Job:
     """Plain completions: every prompt as it stands. Of prompts that cannot be, the first is told."""
     params = sampling_params(body)
-    if len(body.prompts) * body.n > MAX_CHOICES:
+    if len(body.named_prompts) * body.n > MAX_CHOICES:
         raise RequestError([Problem("n", f"n times the number of prompts must be at most {MAX_CHOICES}")])
-    room, problems = _room(params, ready, "prompt"), _param_problems(body, params, ready)
+    problems = _param_problems(body, params, ready)
+    placed = [(prompt, _room(params, ready, name)) for name, prompt in body.named_prompts.items()]
     try:
-        if not body.prompts:
+        if not placed:
             raise RequestError([Problem("prompt", "prompt must not be an empty list")])
-        for prompt in body.prompts:  # all of them, before any is tokenized
+        for prompt, room in placed:  # all of them, before any is tokenized
             room.check_bytes(tokenizer, prompt) if isinstance(prompt, str) else room.check(prompt)
-        ids = [await prompts.of_text(tokenizer, text, room) if isinstance(text, str) else text for text in body.prompts]
+        ids = [await prompts.of_text(tokenizer, one, room) if isinstance(one, str) else one for one, room in placed]
     except RequestError as error:
         raise RequestError([*problems, *error.problems]) from None
     return _job(body, job_id, ids, params, problems)

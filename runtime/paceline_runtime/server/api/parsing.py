@@ -5,7 +5,9 @@ Pure functions that the routes call. They know neither the model's vocabulary no
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import codecs
+import itertools
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import pydantic
@@ -13,6 +15,7 @@ import pydantic_core
 
 from paceline_runtime.errors import Problem, RequestError
 from paceline_runtime.params import SamplingParams
+from paceline_runtime.server.api import wording
 from paceline_runtime.server.api.bodies import (
     NEUTRAL,
     NEUTRAL_MESSAGE,
@@ -31,13 +34,12 @@ MAX_PROBLEMS = 20
 MAX_ERRORS = 1000
 DEFAULT_COMPLETION_TOKENS = 16
 MAX_ID_DIGITS = 18
-MAX_NAME_CHARS = 100
-# pydantic reports every branch of a union; a reader wants to know what the field may be.
-UNIONS = {
-    "prompt": "must be a string, a list of strings, a list of token ids, or a list of lists of token ids",
-    "stop": "must be a string or a list of strings",
-    "content": "must be a string or a list of parts like {'type': 'text', 'text': ...}; other types are not supported",
-    "chat_template_kwargs": "must be an object whose values are strings, numbers and booleans",
+BYTE_ORDER_MARKS = {  # that of UTF-32 begins as UTF-16's
+    codecs.BOM_UTF8: "UTF-8",
+    codecs.BOM_UTF32_LE: "UTF-32",
+    codecs.BOM_UTF32_BE: "UTF-32",
+    codecs.BOM_UTF16_LE: "UTF-16",
+    codecs.BOM_UTF16_BE: "UTF-16",
 }
 
 
@@ -61,7 +63,7 @@ def parse(raw: bytes, kind: type[Body], most_tokens: int | None = None) -> Body:
         if error.error_count() > MAX_ERRORS:
             message = f"the body has {error.error_count()} fields or items that cannot be, too many to list"
             raise RequestError([Problem(None, message)]) from None
-        raise RequestError(list(_problems(error.errors(include_url=False)))[:MAX_PROBLEMS]) from None
+        raise RequestError(list(itertools.islice(wording.problems(error.errors(include_url=False)), MAX_PROBLEMS))) from None
 
 
 def sampling_params(body: ChatBody | CompletionBody) -> SamplingParams:
@@ -90,6 +92,10 @@ def sampling_params(body: ChatBody | CompletionBody) -> SamplingParams:
 
 def _json_object(raw: bytes) -> dict[str, Any]:
     """The body as a JSON object; the parser refuses invalid UTF-8, lone surrogates, NaN and absurd nesting."""
+    mark = next((name for mark, name in BYTE_ORDER_MARKS.items() if raw.startswith(mark)), None)
+    if mark is not None:
+        message = f"the body begins with the byte order mark of {mark}: send UTF-8 without one"
+        raise RequestError([Problem(None, message, "invalid_json")])
     if problem := too_many_parts(raw):
         raise RequestError([problem])
     try:
@@ -110,28 +116,6 @@ def _without_neutral(
         return name in neutral and (value is None or value in neutral[name])
 
     return {name: value for name, value in data.items() if not asks_for_nothing(name, value)}
-
-
-def _problems(errors: Iterable[Any]) -> Iterable[Problem]:
-    """pydantic's findings as sentences, one per place; all branches of a union are one place."""
-    seen = set()
-    for error in errors:
-        path = [str(part)[:MAX_NAME_CHARS] for part in error["loc"]]
-        union = next((position for position, part in enumerate(path) if part in UNIONS), None)
-        param = ".".join(path if union is None else path[: union + 1])
-        if param not in seen:
-            seen.add(param)
-            yield _problem(param, error, None if union is None else UNIONS[path[union]])
-
-
-def _problem(param: str, error: Any, union: str | None) -> Problem:
-    if error["type"] == "extra_forbidden":
-        return Problem(param, f"{param} is not supported by this server: leave it out", "unsupported_parameter")
-    if error["type"] == "missing":
-        return Problem(param, f"{param} is required", "missing_required_parameter")
-    if union is not None and error["type"] != "missing":
-        return Problem(param, f"{param} {union}", "invalid_type")
-    return Problem(param, f"{param}: {error['msg'][0].lower()}{error['msg'][1:]}")
 
 
 def _given(body: CommonBody, *names: str) -> dict[str, Any]:

@@ -21,7 +21,8 @@ from paceline_runtime.server.api.bodies import ChatBody, CommonBody, CompletionB
 from paceline_runtime.server.api.formats import ChatFormat, CompletionFormat, Format, Json
 from paceline_runtime.server.api.generation import Generation
 from paceline_runtime.server.api.jobs import Job, chat_job, completion_job
-from paceline_runtime.server.api.parsing import MAX_NAME_CHARS, parse
+from paceline_runtime.server.api.parsing import parse
+from paceline_runtime.server.api.wording import MAX_NAME_CHARS
 from paceline_runtime.server.http.problems import describe
 from paceline_runtime.server.http.responses import json_response
 from paceline_runtime.server.metrics import Outcome

@@ -12,6 +12,7 @@ from paceline_runtime.params import MAX_STOP_STRING_CHARS, MAX_STOP_STRINGS, MAX
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 SAY = [{"role": "user", "content": "hi"}]
+PART = {"type": "text", "text": "hi"}
 IMAGE = {"type": "image_url", "image_url": {"url": "data:"}}
 SCHEMA = {"type": "json_schema", "json_schema": {}}
 TOOL = {"type": "function", "function": {"name": "f"}}
@@ -37,7 +38,7 @@ BAD_IN_BOTH = [
     ({"seed": 2**64}, "seed"),
     ({"stop": ""}, "stop"),
     ({"stop": 5}, "stop"),
-    ({"stop": ["a", 5]}, "stop"),
+    ({"stop": ["a", 5]}, "stop.1"),
     ({"stop": ["x"] * (MAX_STOP_STRINGS + 1)}, "stop"),
     ({"stop": "x" * (MAX_STOP_STRING_CHARS + 1)}, "stop"),
     ({"stop_token_ids": [10**6]}, "stop_token_ids"),
@@ -73,7 +74,13 @@ BAD_CHATS = [
     ({"messages": [{"role": "user"}]}, "messages.0.content"),
     ({"messages": [{"role": "king", "content": "hi"}]}, "messages.0.role"),
     ({"messages": [{"role": "user", "content": 5}]}, "messages.0.content"),
-    ({"messages": [{"role": "user", "content": [IMAGE]}]}, "messages.0.content"),
+    ({"messages": [{"role": "user", "content": [IMAGE]}]}, "messages.0.content.0.type"),
+    ({"messages": [{"role": "user", "content": [PART, "hi"]}]}, "messages.0.content.1"),
+    (
+        {"messages": [*SAY, {"role": "user", "content": [PART, {**PART, "cache_control": {}}]}]},
+        "messages.1.content.1.cache_control",
+    ),
+    ({"messages": [*SAY, {"role": "user", "content": [{**PART, "text": 5}]}]}, "messages.1.content.0.text"),
     ({"messages": [{"role": "user", "content": "hi", "weight": 2}]}, "messages.0.weight"),
     ({"messages": [{"role": "assistant", "content": "", "tool_calls": [TOOL]}]}, "messages.0.tool_calls"),
     ({"messages": [{"role": "user", "content": "x" * CONTEXT}]}, "messages"),
@@ -84,7 +91,7 @@ BAD_CHATS = [
     ({"top_logprobs": 3}, "top_logprobs"),
     ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
     ({"max_completion_tokens": 0}, "max_completion_tokens"),
-    ({"chat_template_kwargs": {"x": [1]}}, "chat_template_kwargs"),
+    ({"chat_template_kwargs": {"x": [1]}}, "chat_template_kwargs.x"),
     ({"chat_template_kwargs": 5}, "chat_template_kwargs"),
     ({"max_tokens": 5, "max_completion_tokens": 6}, "max_tokens"),
     ({"reasoning_effort": "high"}, "reasoning_effort"),
@@ -94,8 +101,14 @@ BAD_COMPLETIONS = [
     ({"prompt": 5}, "prompt"),
     ({"prompt": []}, "prompt"),
     ({"prompt": ""}, "prompt"),
-    ({"prompt": [[]]}, "prompt"),
-    ({"prompt": ["a", 5]}, "prompt"),
+    ({"prompt": [[]]}, "prompt.0"),
+    ({"prompt": ["a", 5]}, "prompt.1"),
+    ({"prompt": [[1], [2, 3, "x"]]}, "prompt.1.2"),
+    ({"prompt": [1, 2, True]}, "prompt.2"),
+    ({"prompt": ["a", ""]}, "prompt.1"),
+    ({"prompt": [[1], [260]]}, "prompt.1"),
+    ({"prompt": ["a", "x" * CONTEXT]}, "prompt.1"),
+    ({"prompt": [[1], [1] * (CONTEXT + 1)]}, "prompt.1"),
     ({"prompt": [1.5]}, "prompt"),
     ({"prompt": [-1]}, "prompt"),
     ({"prompt": [260]}, "prompt"),
