@@ -1,6 +1,6 @@
 """What can be said of a `tokenizers` backend before it sees a text: how much text a token stands for, where a text may be cut.
 
-Called once for each tokenizer. Whatever is not known here to be safe counts as unsafe: then there is no bound, and no cut.
+`Tokenizer` calls it once. Whatever this module does not know to be safe counts as unsafe: then there is no bound, and no cut.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ goes on to the same end. None looks back; ahead they look one character, or to t
 
 @dataclass(frozen=True)
 class BackendFacts:
-    """Of a backend.
+    """What is known of a backend.
 
     `longest_token_bytes` are the bytes of text that one token stands for at most, `silent_bytes` not counted, which are
     those that no token spells; None where some swallow text without a bound: unknown words, blanks beside a token that takes
@@ -52,7 +52,7 @@ class BackendFacts:
 
 
 def read_facts(backend: tokenizers.Tokenizer) -> BackendFacts:
-    """A tenth of a second for 50,000 tokens: the vocabulary is looked through."""
+    """What is known of this backend. It looks through the vocabulary, which takes a tenth of a second for 50,000 tokens."""
     model, splits, added = backend.model, list(_steps(backend.pre_tokenizer)), list(backend.get_added_tokens_decoder().values())
     vocabulary, around, shrinks = backend.get_vocab(with_added_tokens=False), _around(backend), _shrinks(backend.normalizer)
     swallows = any(token.lstrip or token.rstrip for token in added) or not all(map(_keeps_text, splits))
@@ -96,7 +96,7 @@ def _steps(component: Any) -> Iterator[dict[str, Any]]:
 
 
 def _shrinks(normalizer: Any) -> int | None:
-    """By how much a text may lose bytes in it; None if without a bound."""
+    """By what factor a text may lose bytes in this part; None where there is no bound."""
     factor = 1
     for step in _steps(normalizer):
         match step:
@@ -121,7 +121,7 @@ def _is_byte_level(splits: list[dict[str, Any]]) -> bool:
 
 
 def _silent_bytes(model: models.BPE, vocabulary: dict[str, int], splits: list[dict[str, Any]]) -> bytes | None:
-    """Bytes without a token: they are dropped, or many of them become one unknown token. None where characters are."""
+    """Bytes without a token: they are dropped, or many of them become one unknown token. None where characters have none."""
     if _is_byte_level(splits):
         return bytes(byte for byte, symbol in _byte_symbols().items() if symbol not in vocabulary)
     has_all = model.byte_fallback and all(f"<0x{byte:02X}>" in vocabulary for byte in range(256))
@@ -129,7 +129,7 @@ def _silent_bytes(model: models.BPE, vocabulary: dict[str, int], splits: list[di
 
 
 def _byte_symbols() -> dict[int, str]:
-    """How GPT-2 and its like write bytes in a vocabulary: those that are printable in Latin-1 as that."""
+    """How GPT-2 and its like write bytes in a vocabulary: a byte that is printable in Latin-1 as that character."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(0x100) if byte not in printable]
     return {byte: chr(byte) for byte in printable} | {byte: chr(0x100 + at) for at, byte in enumerate(others)}

@@ -33,11 +33,11 @@ class BoundedEncoding:
 
     @property
     def ids(self) -> list[int]:
-        """Those of the text, as far as they are known."""
+        """The ids of the text, as far as they are known."""
         return self._encoding.ids
 
     def advance(self) -> None:
-        """A moment's work, but where the tokenizer cannot take a text in pieces."""
+        """A moment's work, or all of it where the tokenizer cannot take a text in pieces."""
         self._encoding.advance()
         if len(self.ids) > self._most:
             raise TooManyTokensError(len(self.ids), is_all=self.is_done)

@@ -1,4 +1,4 @@
-"""A conversation as the text that a model expects. Used by the server for chat completions.
+"""A conversation as the text that a model expects. The server uses it for chat completions.
 
 The template is the checkpoint's and belongs to the tokenizer; this module knows what OpenAI's roles mean to it.
 """
@@ -68,7 +68,7 @@ class ChatText:
 def chat_text(
     tokenizer: Tokenizer, turns: Sequence[Turn], variables: Mapping[str, Any], most_chars: int | None = None
 ) -> ChatText:
-    """The prompt of a conversation; `variables` are the template's switches. One longer than `most_chars` is not all of it.
+    """The prompt of a conversation; `variables` are the template's switches. Beyond `most_chars` it is cut.
 
     What opens the turn is what the template adds when it is asked to; the next turn's rendering may lack parts of it, such
     as an empty thought.

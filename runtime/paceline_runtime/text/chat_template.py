@@ -1,4 +1,4 @@
-"""Renders a model's chat template, in the Jinja dialect that transformers defined. Called by the tokenizer.
+"""Renders a model's chat template, in the Jinja dialect that transformers defined. The tokenizer calls it.
 
 Templates come with checkpoints and are not trusted: they run in Jinja's immutable sandbox.
 """

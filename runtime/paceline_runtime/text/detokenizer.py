@@ -1,6 +1,6 @@
-"""Text of a token stream, token by token, never with a piece of a character. Used by `TextStream`.
+"""Text of a token stream, token by token, never with a piece of a character. `TextStream` uses it.
 
-Knows nothing of stop strings or requests; any tokenizer's `decode` will do.
+It knows nothing of stop strings or requests; any tokenizer's `decode` will do.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Detokenizer:
         self._shown = self._text[: max(0, len(self._text) - num_held)]
 
     def _tail(self, ids: Sequence[int]) -> tuple[list[int], str]:
-        """The last few ids and their text. Of those that begin within a character byte fallback would make nothing."""
+        """The last few ids and their text. They begin with a whole character: byte fallback makes nothing of a part."""
         tail = list(ids[-NUM_CONTEXT_TOKENS:])
         if REPLACEMENT not in (text := self._decode(tail)):
             return tail, text

@@ -1,6 +1,6 @@
 """Which tokens end a generation: those that a checkpoint's facts name, and those that its tokenizer or vocabulary spells.
 
-Called by the loader and by the GGUF tokenizer. Source of the rules for GGUF: `llama-vocab.cpp` of llama.cpp.
+The loader and the GGUF tokenizer call it. Source of the rules for GGUF: `llama-vocab.cpp` of llama.cpp.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _FILL_IN_ENDS = {
     "fim_rep": ("<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"),
     "fim_sep": ("<|file_sep|>",),
 }
-"""Fill-in-the-middle tokens that end a generation: a metadata key each, else the first token so spelled."""
+"""Fill-in-the-middle tokens that end a generation: each by its metadata key, else the first token that is spelled so."""
 END_TEXTS = frozenset((*_ENDS, *(text for texts in _FILL_IN_ENDS.values() for text in texts)))
 
 

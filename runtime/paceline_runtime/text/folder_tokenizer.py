@@ -1,4 +1,4 @@
-"""The tokenizer of a Hugging Face folder: tokenizer.json, tokenizer_config.json and the chat template beside them."""
+"""The tokenizer of a Hugging Face folder: its tokenizer.json, tokenizer_config.json and chat template. `load` calls it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FLAGS = ("lstrip", "rstrip", "single_word", "normalized", "special")
 
 
 def load_folder_tokenizer(path: Path) -> Tokenizer:
-    """Raises MetadataError where there is no tokenizer.json; SentencePiece models alone are not read."""
+    """The tokenizer of a folder. Raises MetadataError without a tokenizer.json: a SentencePiece model alone is not read."""
     if not path.is_dir():
         raise MetadataError(str(path), "no such folder", "name a Hugging Face checkpoint folder or a .gguf file")
     backend = read_backend(path / "tokenizer.json")
@@ -31,7 +31,7 @@ def load_folder_tokenizer(path: Path) -> Tokenizer:
 def _mark_added(backend: tokenizers.Tokenizer, config: Mapping[str, Any]) -> None:
     """Let the tokens that only the config lists be found in a text, and special ones left out of it, as transformers does.
 
-    Those that have no id in tokenizer.json stay text: the model has no row for an id of our making.
+    A token that has no id in tokenizer.json stays text: the model has no row for an id of our making.
     """
     decoder = config.get("added_tokens_decoder")
     added = [value for value in decoder.values() if isinstance(value, Mapping)] if isinstance(decoder, Mapping) else []
@@ -43,7 +43,7 @@ def _mark_added(backend: tokenizers.Tokenizer, config: Mapping[str, Any]) -> Non
 
 
 def _named(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Special tokens by the names that templates know them by. Those of one model alone may stand in a mapping of their own."""
+    """Special tokens by the names that templates know them by. A mapping of its own may hold those of one model alone."""
     own = {name: value for name, value in config.items() if name.endswith("_token")}
     for name in _NAMED:
         own |= config[name] if isinstance(config.get(name), Mapping) else {}

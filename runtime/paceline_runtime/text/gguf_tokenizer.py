@@ -1,7 +1,7 @@
 """The tokenizer in a GGUF's metadata: byte-level BPE with the splitting rules that `tokenizer.ggml.pre` names.
 
-Rules: `llama-vocab.cpp` of llama.cpp, spelled as pre-tokenizers of the `tokenizers` library. SentencePiece, WordPiece
-and unknown splitting rules are refused by name: a wrong split changes ids without any error.
+`load` calls it. Rules: `llama-vocab.cpp` of llama.cpp, spelled as pre-tokenizers of the `tokenizers` library. SentencePiece,
+WordPiece and unknown splitting rules are refused by name: a wrong split changes ids without any error.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _SPLITS = {
 
 
 def load_gguf_tokenizer(path: Path) -> Tokenizer:
-    """Raises MetadataError naming the tokenizer model or splitting rule that is not read."""
+    """The tokenizer of a GGUF. Raises MetadataError naming the tokenizer model or splitting rule that is not read."""
     header = read_header(LocalSource(path))
     split = _split(header)
     tokens = header.strings("tokenizer.ggml.tokens")
@@ -106,7 +106,7 @@ def _backend(header: GgufHeader, split: _Split, tokens: list[str], special: dict
 
 
 def _kinds(header: GgufHeader, tokens: list[str]) -> list[float]:
-    """Without its kind a control token would be read and written as text; for ends, many files state a wrong one."""
+    """The kind of each token. Without it a control token would be text; many files state a wrong kind for ends."""
     kinds = header.numbers("tokenizer.ggml.token_type")
     if len(kinds) != len(tokens):
         raise MetadataError(header.source.name, f"tokenizer.ggml.token_type has {len(kinds)} kinds for {len(tokens)} tokens")

@@ -1,6 +1,6 @@
 """The ids of a long text a window at a time: exactly those of the whole text, in memory and moments that do not grow with it.
 
-Made by `Tokenizer.gradually`, driven by whoever may want to stop in the middle. It relies on the rules of `backend_facts`.
+`Tokenizer.gradually` makes one; whoever may want to stop in the middle drives it. It relies on the rules of `backend_facts`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _JAMO = re.compile("[\u1160-\u11ff\ud7b0-\ud7ff]")
 
 
 class Encoded(Protocol):
-    """What is needed of the library's encoding: of each token its id, its word and its place in the text."""
+    """What this module needs of the library's encoding: each token's id, its word and its place in the text."""
 
     @property
     def ids(self) -> list[int]: ...
@@ -60,7 +60,7 @@ class GradualEncoding:
         self._blanks, self._last_break = range(0), 0
 
     def advance(self) -> None:
-        """One window more. A moment's work, but where a text has no place to cut: that is encoded as one."""
+        """Encode one window more. That is a moment's work, except for a text with no place to cut, which is encoded as one."""
         start, end = self._start, min(self._start + self._size, self._limit)
         window = self._encode(self._text[start:end] + self._break_to_come(end))
         if self._expected is not None and self._expected != (window.ids[0], start + window.offsets[0][1]):
@@ -84,7 +84,7 @@ class GradualEncoding:
         self._limit = self._limit if expected else len(self._text)
 
     def _widen(self, end: int) -> None:
-        """Try a window twice as long. One that ends where it must and is no use means that an earlier cut was wrong."""
+        """Try a window twice as long. A window that ends where it must and is of no use shows that an earlier cut was wrong."""
         self._size *= 2
         if end == self._limit:
             self.ids, self._start, self._size, self._expected = [*self._first], 0, len(self._text), None
@@ -112,8 +112,11 @@ class GradualEncoding:
         return None
 
     def _word_limit(self, window: Encoded, cut: int) -> int:
-        """Where a window that begins at a token inside a word must end. Breaks that belong to the signs before them end a
-        word; blanks after them do not belong to it, which a window that begins with breaks would not see."""
+        """Where a window that begins at a token inside a word must end.
+
+        Breaks that belong to the signs before them end a word; blanks after them do not belong to it, which a window that
+        begins with breaks would not see.
+        """
         at = self._start + window.offsets[cut][0]
         first = window.word_ids.index(window.word_ids[cut])
         is_blank = _BLANKS.fullmatch(self._text, self._start + window.offsets[first][0], at)

@@ -1,4 +1,4 @@
-"""The tokenizer of a checkpoint, whatever its format. Called by the server, by `LLM` and by the engine process."""
+"""The tokenizer of a checkpoint, whatever its format. The server, `LLM` and the engine process call it."""
 
 from __future__ import annotations
 

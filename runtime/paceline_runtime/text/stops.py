@@ -1,6 +1,6 @@
 """Stop strings in a stream of text: where they end it, and how much may be shown before that is known.
 
-Used by `TextStream`. Knows no tokens: `Detokenizer` makes the text.
+`TextStream` uses it. It knows no tokens: `Detokenizer` makes the text.
 """
 
 from __future__ import annotations

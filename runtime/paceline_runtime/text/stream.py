@@ -1,7 +1,7 @@
 """The text of one answer, token by token: `Detokenizer` and `StopScanner` in a row.
 
 The engine pushes tokens to learn whether a stop string has ended a request, the server and `LLM` to learn what to show.
-All three see the same text, which continues the prompt's, so all three find the same end. Knows nothing of requests.
+All three see the same text, which continues the prompt's, so all three find the same end. It knows nothing of requests.
 """
 
 from __future__ import annotations

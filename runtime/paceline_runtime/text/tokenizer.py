@@ -1,6 +1,6 @@
-"""Text to token ids and back, and chat messages to a prompt. Used by the server and by offline generation; made by `load`.
+"""Text to token ids and back, and chat messages to a prompt. `load` makes it; the server and `LLM` use it.
 
-Built on the `tokenizers` library, from a Hugging Face folder or a GGUF's metadata; transformers is not imported, which
+It is built on the `tokenizers` library, from a Hugging Face folder or a GGUF's metadata; transformers is not imported, which
 saves a second and its memory. It refuses to know what a request is.
 """
 
@@ -31,7 +31,7 @@ class Tokenizer:
     ) -> None:
         self._backend, self._facts = backend, read_facts(backend)
         if self._facts.around is not None:
-            backend.post_processor = None  # it would shorten the places of tokens in a text, which `gradually` cuts by
+            backend.post_processor = None  # one would shorten the places of tokens, by which `gradually` cuts
         self.vocab_size = backend.get_vocab_size(with_added_tokens=True)
         self.bos_id = backend.token_to_id(special_tokens["bos_token"]) if "bos_token" in special_tokens else None
         self._chat_template = ChatTemplate(chat_template, special_tokens) if chat_template else None
@@ -88,7 +88,7 @@ class Tokenizer:
     ) -> str:
         """The prompt of a conversation; encode it without adding special tokens, it holds its own.
 
-        Of one that is longer than `most_chars` only the beginning is rendered, a bit more than so much.
+        Only the beginning of one that is longer than `most_chars` is rendered, a bit more than so much.
         Raises ChatTemplateError when the model has no template, or the template refuses the messages.
         """
         if self._chat_template is None:

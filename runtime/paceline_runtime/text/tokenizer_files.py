@@ -1,4 +1,4 @@
-"""The files of a Hugging Face folder's tokenizer as they are stored. Read by `folder_tokenizer` and `end_tokens`."""
+"""The files of a Hugging Face folder's tokenizer as they are stored. `folder_tokenizer` and `end_tokens` read them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def read_backend(path: Path) -> tokenizers.Tokenizer:
 
     Raises MetadataError where it is missing or wrong.
     """
-    import tokenizers  # late: most models are loaded without it
+    import tokenizers  # imported late: most models are loaded without it
 
     if not path.is_file():
         raise MetadataError(str(path), "no such file", "save the tokenizer with transformers to make one")
