@@ -14,7 +14,8 @@ import triton.language as tl
 from paceline_kernels.counter_random import PROPOSAL
 from paceline_kernels.counter_random.jitted import gumbel
 
-_NUM_WARPS = 4
+_NUM_WARPS = 8
+"""A walk of one request on an H200: 17 us greedy and 27 sampled so, 33 sampled with 4 and 74 with 1."""
 
 
 def select_path(
