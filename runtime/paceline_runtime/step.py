@@ -89,6 +89,11 @@ class Variant(msgspec.Struct, frozen=True):
     num_logprobs: int | None = None
 
     @property
+    def is_plain(self) -> bool:
+        """Whether every row takes its likeliest token and asks for nothing else: the logits' order is all that is read."""
+        return self == Variant()
+
+    @property
     def adjusts(self) -> bool:
         """Whether any row's logits are changed before a token is chosen."""
         return self.has_penalties or self.num_biases > 0

@@ -12,6 +12,8 @@ import torch
 import triton
 import triton.language as tl
 
+from paceline_kernels.top_logits.jitted import index_of, ordered_key
+
 MAX_COUNT = 32
 _BLOCK = 256
 _BLOCKS_AT_ONCE = 16
@@ -79,16 +81,6 @@ def _block_maxima(
 
 
 @triton.jit
-def _key(value, index):
-    """int64 that orders as (value descending, index ascending)."""
-    bits = value.to(tl.int32, bitcast=True)
-    ordered = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
-    # -0.0 and 0.0 are one value.
-    ordered = tl.where(ordered == -1, 0, ordered)
-    return (ordered.to(tl.int64) << 32) | (0x7FFFFFFF - index).to(tl.int64)
-
-
-@triton.jit
 def _pick(
     logits_ptr,
     row_stride,
@@ -106,13 +98,13 @@ def _pick(
     row = tl.program_id(0).to(tl.int64)
     b, room, c = tl.arange(0, ALL_BLOCKS), tl.arange(0, _ROOM), tl.arange(0, COUNT)
     maxima = tl.load(maxima_ptr + row * num_blocks + b, mask=b < num_blocks, other=float("-inf"))
-    best = tl.topk(_key(maxima, b), COUNT)
-    block = 0x7FFFFFFF - (best & 0xFFFFFFFF).to(tl.int32)
+    best = tl.topk(ordered_key(maxima, b), COUNT)
+    block = index_of(best).to(tl.int32)
     least = tl.min(best >> 32, 0)
     column = block[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
     in_vocab = (column < vocab) & (block < num_blocks)[:, None]
     logits = tl.load(logits_ptr + row * row_stride + column, mask=in_vocab, other=float("-inf")).to(tl.float32)
-    keys = tl.reshape(tl.where(in_vocab, _key(logits, column), -9223372036854775807), (COUNT * BLOCK,))
+    keys = tl.reshape(tl.where(in_vocab, ordered_key(logits, column), -9223372036854775807), (COUNT * BLOCK,))
     reaches = (keys >> 32) >= least
     place = tl.cumsum(reaches.to(tl.int32), 0) - 1
     if tl.max(place, 0) < _ROOM:
@@ -123,7 +115,7 @@ def _pick(
         top = tl.topk(tl.load(gathered_ptr + row * _ROOM + room), COUNT)
     else:
         top = tl.topk(keys, COUNT)
-    ids = 0x7FFFFFFF - (top & 0xFFFFFFFF)
+    ids = index_of(top)
     tl.store(ids_ptr + row * count + c, ids, mask=c < count)
     values = tl.load(logits_ptr + row * row_stride + ids, mask=c < count, other=0.0)
     tl.store(values_ptr + row * count + c, values, mask=c < count)

@@ -12,7 +12,7 @@ from typing import Protocol
 
 import torch
 
-from paceline_compat.memory.parts import PAGE_TOKENS
+from paceline_kernels.step_inputs import VerifyRows, draft_inputs, verify_inputs
 from paceline_runtime.batch import StateBatch, VerifyBatch
 from paceline_runtime.device.inputs import DecodeInputs
 from paceline_runtime.device.parts import Parts
@@ -59,16 +59,16 @@ def draft(parts: Parts, inputs: DecodeInputs) -> Proposal:
     """Drafts for all rows, as many as the proposer is made for: a draft's rows depend on their number."""
     assert parts.proposer is not None, "somebody has to draft"
     seats, buffers = inputs.seats, parts.seats
-    params = buffers.params.of(seats, Variant())
+    rows = draft_inputs(seats, buffers.tables, buffers.params.choices, inputs.num_pages)
     return parts.proposer.propose(
         DraftInputs(
             seats=seats,
-            pending=buffers.pending(seats),
-            lengths=buffers.lengths[seats],
+            pending=rows.pending,
+            lengths=rows.lengths,
             history=buffers.history,
-            page_table=buffers.pages_of(seats, inputs.num_pages),
-            temperature=torch.where(params.greedy, 0.0, params.temperature),
-            seeds=params.keys,
+            page_table=rows.page_table,
+            temperature=rows.temperature,
+            seeds=rows.keys,
         )
     )
 
@@ -81,58 +81,27 @@ def no_drafts(seats: torch.Tensor) -> Proposal:
 def verify(parts: Parts, inputs: DecodeInputs, proposal: Proposal, variant: Variant) -> Outcome:
     """One forward over [pending, drafts], what is accepted of it, and its commit to the buffers by seat."""
     seats, buffers = inputs.seats, parts.seats
-    lengths = buffers.lengths[seats]
-    num_verified = _num_verified(parts, seats, lengths, proposal)
-    batch = _batch(parts, inputs, lengths, proposal, num_verified)
-    logits = parts.logits(parts.forward(batch)).view(len(seats), batch.width, -1)
+    rows = verify_inputs(seats, proposal.tokens, proposal.num_tokens, buffers.tables, inputs.num_pages)
+    batch = _batch(parts, inputs, rows, 1 + proposal.tokens.shape[1])
+    logits = parts.logits(parts.forward(batch), variant).view(len(seats), batch.width, -1)
     params = buffers.params.of(seats, variant)
-    said = parts.accept(logits, proposal, num_verified, Texts(buffers.history, seats, lengths), params)
-    accepted = Accepted(said.run, torch.where(seats > 0, said.num_tokens, 0))
-    buffers.append(seats, accepted.run, accepted.num_tokens)
-    return outcome_of(logits, accepted, num_verified, variant)
+    said = parts.accept(logits, proposal, rows.num_verified, Texts(buffers.history, seats, rows.lengths), params)
+    accepted = Accepted(said.run, buffers.append(seats, said.run, said.num_tokens))
+    return outcome_of(logits, accepted, rows.num_verified, variant)
 
 
-def _num_verified(parts: Parts, seats: torch.Tensor, lengths: torch.Tensor, proposal: Proposal) -> torch.Tensor:
-    """How many leading drafts of each row to verify: what was proposed, and what the context still holds."""
-    count = (parts.seats.max_model_len - 1 - lengths).clamp(min=0, max=proposal.tokens.shape[1])
-    if proposal.num_tokens is not None:
-        count = torch.minimum(count, proposal.num_tokens)
-    return torch.where(seats > 0, count, 0)
-
-
-def _batch(
-    parts: Parts, inputs: DecodeInputs, lengths: torch.Tensor, proposal: Proposal, num_verified: torch.Tensor
-) -> VerifyBatch:
-    seats, limit = inputs.seats, parts.seats.max_model_len
-    table = parts.seats.pages_of(seats, inputs.num_pages)
-    ids = torch.cat([parts.seats.pending(seats)[:, None], proposal.tokens], dim=1)
-    columns = torch.arange(ids.shape[1], device=seats.device)
-    positions = lengths[:, None] + columns
-    active = (columns <= num_verified[:, None]) & (positions < limit) & (seats > 0)[:, None]
+def _batch(parts: Parts, inputs: DecodeInputs, rows: VerifyRows, width: int) -> VerifyBatch:
+    state = None
+    if parts.memory.states is not None:
+        state = StateBatch(rows.state_slots, rows.replay, rows.snapshot_rows, inputs.snapshot_slots, inputs.seats)
     return VerifyBatch(
-        ids=ids.flatten(),
-        positions=positions.clamp(max=limit - 1).flatten(),
-        cells=_cells(table, positions, active).flatten(),
-        active=active.flatten(),
-        seats=seats,
-        page_table=table,
-        lengths=lengths,
-        width=ids.shape[1],
-        state=_state_batch(parts, inputs, lengths),
+        ids=rows.ids,
+        positions=rows.positions,
+        cells=rows.cells,
+        active=rows.active,
+        seats=inputs.seats,
+        page_table=rows.page_table,
+        lengths=rows.lengths,
+        width=width,
+        state=state,
     )
-
-
-def _state_batch(parts: Parts, inputs: DecodeInputs, lengths: torch.Tensor) -> StateBatch | None:
-    """What the last verify left to replay, and where in it a page boundary lies."""
-    if parts.memory.states is None:
-        return None
-    seats = inputs.seats
-    replay = parts.seats.replay[seats]
-    crossed = lengths - lengths % PAGE_TOKENS - (lengths - replay)
-    return StateBatch(parts.seats.state_slots[seats], replay, crossed.clamp(min=0), inputs.snapshot_slots, seats)
-
-
-def _cells(table: torch.Tensor, positions: torch.Tensor, active: torch.Tensor) -> torch.Tensor:
-    """Cell of each row [B, W]; inert rows go to the dummy page, each column to a place of its own."""
-    pages = table.gather(1, (positions // PAGE_TOKENS).clamp(max=table.shape[1] - 1))
-    return torch.where(active, pages * PAGE_TOKENS, 0) + positions % PAGE_TOKENS

@@ -14,6 +14,7 @@ from paceline_runtime.device.seats import SeatBuffers
 from paceline_runtime.models.base import TargetMemory, TargetModel
 from paceline_runtime.sampling.judge import Accept
 from paceline_runtime.speculative.base import Proposer
+from paceline_runtime.step import Variant
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Parts:
             self.proposer.on_rows(batch, sink, hidden)
         return hidden
 
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Logits [M, V] of hidden rows, in at least float32."""
+    def logits(self, hidden: torch.Tensor, variant: Variant) -> torch.Tensor:
+        """Logits [M, V] of hidden rows, in at least float32 where more than their order is read."""
         logits = self.target.logits(hidden)
-        return logits if logits.dtype == torch.float64 else logits.to(torch.float32)
+        return logits if variant.is_plain or logits.dtype == torch.float64 else logits.to(torch.float32)

@@ -30,7 +30,7 @@ def prefill(parts: Parts, rows: Sequence[PrefillRow], variant: Variant) -> Outco
         return None
     drawn = [[seat for seat, _ in drawing], [chunk.offset + chunk.num_tokens - 1 for _, chunk in drawing]]
     seats, lasts = upload(drawn, torch.int64, device)
-    return _draw(parts, seats, parts.logits(hidden[lasts])[:, None], variant)
+    return _draw(parts, seats, parts.logits(hidden[lasts], variant)[:, None], variant)
 
 
 def _draw(parts: Parts, seats: torch.Tensor, logits: torch.Tensor, variant: Variant) -> Outcome:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import torch
 
+from paceline_kernels.step_inputs import Choices
 from paceline_runtime.device.transfer import upload
 from paceline_runtime.params import MAX_LOGIT_BIAS
 from paceline_runtime.sampling.row_params import RowParams
@@ -31,6 +32,7 @@ class SeatParams:
         self._floats = torch.tensor(_NEUTRAL_FLOATS, dtype=torch.float64, device=device)[:, None].repeat(1, num_seats)
         self._bias_ids = torch.zeros((num_seats, MAX_LOGIT_BIAS), dtype=torch.int64, device=device)
         self._bias_values = torch.zeros((num_seats, MAX_LOGIT_BIAS), dtype=torch.float64, device=device)
+        self._neutral = self._gathered(torch.zeros(1, dtype=torch.int64, device=device), Variant())
 
     def start(self, start: Start) -> None:
         """A request takes a seat."""
@@ -46,8 +48,22 @@ class SeatParams:
             self._bias_ids[start.seat, :count] = upload(list(params.logit_bias), torch.int64, self._device)
             self._bias_values[start.seat, :count] = upload(list(params.logit_bias.values()), torch.float64, self._device)
 
+    @property
+    def choices(self) -> Choices:
+        """What drafts are chosen by, of all seats."""
+        return Choices(keys=self._ints[0], greedy=self._ints[3], temperature=self._floats[0])
+
     def of(self, seats: torch.Tensor, variant: Variant) -> RowParams:
-        """The parameters of the requests in `seats` int64 [B]."""
+        """The parameters of the requests in `seats` int64 [B]; neutral ones, without a launch, where nobody reads any."""
+        if variant.is_plain:
+            return self._neutral.repeated(len(seats))
+        return self._gathered(seats, variant)
+
+    def memory_bytes(self) -> int:
+        """Bytes of the tables."""
+        return sum(table.nbytes for table in (self._ints, self._floats, self._bias_ids, self._bias_values))
+
+    def _gathered(self, seats: torch.Tensor, variant: Variant) -> RowParams:
         key, top_k, prompt_length, greedy = self._ints.index_select(1, seats)
         temperature, top_p, min_p, presence, frequency, repetition = self._floats.index_select(1, seats)
         return RowParams(
@@ -65,7 +81,3 @@ class SeatParams:
             bias_ids=self._bias_ids[seats, : variant.num_biases],
             bias_values=self._bias_values[seats, : variant.num_biases],
         )
-
-    def memory_bytes(self) -> int:
-        """Bytes of the tables."""
-        return sum(table.nbytes for table in (self._ints, self._floats, self._bias_ids, self._bias_values))

@@ -11,7 +11,9 @@ from collections.abc import Sequence
 
 import torch
 
-from paceline_compat.memory.parts import pages_for
+from paceline_compat.memory.parts import PAGE_TOKENS, pages_for
+from paceline_kernels.commit_runs import commit_runs
+from paceline_kernels.seat_tables import SeatTables
 from paceline_runtime.device.seat_params import SeatParams
 from paceline_runtime.device.transfer import upload
 from paceline_runtime.step import PageChange, Start
@@ -32,6 +34,12 @@ class SeatBuffers:
         self.params = SeatParams(num_seats, device)
         self.max_model_len = max_model_len
         self.device = device
+
+    @property
+    def tables(self) -> SeatTables:
+        """The buffers as the kernels take them."""
+        rows = self.lengths, self.replay, self.state_slots
+        return SeatTables(self.history, self.page_table, *rows, self.max_model_len, PAGE_TOKENS)
 
     def start(self, start: Start) -> torch.Tensor:
         """A request takes a seat with its committed tokens, some of them cached; returns the pages of those, int64 [P]."""
@@ -56,19 +64,12 @@ class SeatBuffers:
         """The first pages of each seat int64 [B]: [B, num_pages]."""
         return self.page_table[seats, :num_pages]
 
-    def pending(self, seats: torch.Tensor) -> torch.Tensor:
-        """Pending token of each seat, int64 [B]."""
-        return self.history[seats, self.lengths[seats]]
+    def append(self, seats: torch.Tensor, run: torch.Tensor, num_tokens: torch.Tensor) -> torch.Tensor:
+        """Commit runs [B, W], the first `num_tokens` [B] of each but of the dummy's; how many were committed, [B].
 
-    def append(self, seats: torch.Tensor, run: torch.Tensor, num_tokens: torch.Tensor) -> None:
-        """Commit runs [B, W], the first `num_tokens` [B] of each; the last committed becomes the pending token."""
-        columns = torch.arange(run.shape[1], device=self.device)
-        kept = columns < num_tokens[:, None]
-        targets = torch.where(kept, seats[:, None], 0)
-        positions = (self.lengths[seats][:, None] + 1 + columns).clamp(max=self.history.shape[1] - 1)
-        self.history[targets, positions] = run
-        self.lengths[seats] = (self.lengths[seats] + num_tokens).clamp(max=self.max_model_len)
-        self.replay[seats] = num_tokens
+        The last committed becomes the pending token.
+        """
+        return commit_runs(seats, run, num_tokens, self.tables)
 
     def append_first(self, seats: torch.Tensor, tokens: torch.Tensor) -> None:
         """Commit the first token after a prompt, [B]: it becomes the pending token; the cache holds the prompt already."""

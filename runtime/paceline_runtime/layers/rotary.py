@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from paceline_compat.facts.records import RopeFacts
+from paceline_kernels.backend import Backend
 from paceline_kernels.rotary import RotaryTable, rotary_table
 
 
@@ -23,9 +24,9 @@ class Rotary:
         inverse, self.scaling = inverse_frequencies(rope, head_dim)
         self.inverse_frequencies, self.dtype = inverse.to(device), dtype
 
-    def table(self, positions: torch.Tensor) -> RotaryTable:
+    def table(self, positions: torch.Tensor, *, backend: Backend = Backend.AUTO) -> RotaryTable:
         """Cosines and sines of rope positions int64 [N]."""
-        return rotary_table(positions, self.inverse_frequencies, self.scaling, self.dtype)
+        return rotary_table(positions, self.inverse_frequencies, self.scaling, self.dtype, backend=backend)
 
 
 def inverse_frequencies(rope: RopeFacts, head_dim: int) -> tuple[torch.Tensor, float]:

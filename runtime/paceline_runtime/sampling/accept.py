@@ -38,7 +38,7 @@ class Accepted:
 
 def accept_drafts(
     greedy_tokens: torch.Tensor,
-    dist: Distribution | None,
+    dist: Distribution,
     proposal: Proposal,
     num_verified: torch.Tensor,
     lengths: torch.Tensor,
@@ -46,23 +46,19 @@ def accept_drafts(
 ) -> Accepted:
     """Verify B blocks of W = 1 + k rows.
 
-    greedy_tokens int64 [B, W]: argmax of each row; dist: p of each row, None when every row is greedy;
+    greedy_tokens int64 [B, W]: argmax of each row; dist: p of each row; where all are greedy, see `greedy_accept`.
     num_verified int64 [B]: leading drafts that were verified; lengths int64 [B]: position of the pending token, so that row j
     decides the token at position lengths + 1 + j.
     """
     drafts = proposal.tokens
     width = greedy_tokens.shape[1]
-    accepted = drafts == greedy_tokens[:, : width - 1]
-    if dist is not None:
-        sampled = _accept_sampled(dist, proposal, lengths, params)
-        accepted = torch.where(params.greedy[:, None], accepted, sampled)
+    sampled = _accept_sampled(dist, proposal, lengths, params)
+    accepted = torch.where(params.greedy[:, None], drafts == greedy_tokens[:, : width - 1], sampled)
     index = torch.arange(width - 1, device=drafts.device)
     accepted = accepted & (index < num_verified[:, None])
     num_accepted = accepted.to(torch.int64).cumprod(1).sum(1)
-    last = greedy_tokens.gather(1, num_accepted[:, None])
-    if dist is not None:
-        drawn = _draw_last(dist, proposal, num_accepted, num_verified, lengths, params)
-        last = torch.where(params.greedy[:, None], last, drawn[:, None])
+    drawn = _draw_last(dist, proposal, num_accepted, num_verified, lengths, params)
+    last = torch.where(params.greedy[:, None], greedy_tokens.gather(1, num_accepted[:, None]), drawn[:, None])
     run = torch.cat([drafts, last], dim=1).scatter(1, num_accepted[:, None], last)
     return Accepted(run, num_accepted + 1)
 

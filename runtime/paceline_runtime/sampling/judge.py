@@ -12,6 +12,7 @@ from typing import Protocol
 import torch
 
 from paceline_compat.memory.parts import VERIFY_ROWS_AT_ONCE
+from paceline_kernels.greedy_accept import greedy_accept
 from paceline_runtime.sampling.accept import Accepted, accept_drafts
 from paceline_runtime.sampling.adjust import adjust_logits
 from paceline_runtime.sampling.distribution import distribution
@@ -59,5 +60,6 @@ def judge(logits: torch.Tensor, proposal: Proposal, num_verified: torch.Tensor, 
     if params.variant.adjusts:
         history = texts.history[texts.seats] if params.variant.has_penalties else texts.history[:0]
         logits.copy_(adjust_logits(logits, params, history, texts.lengths, proposal.tokens))
-    dist = distribution(logits, params) if params.variant.is_sampled else None
-    return accept_drafts(logits.argmax(-1), dist, proposal, num_verified, texts.lengths, params)
+    if not params.variant.is_sampled:
+        return Accepted(*greedy_accept(logits, proposal.tokens, num_verified))
+    return accept_drafts(logits.argmax(-1), distribution(logits, params), proposal, num_verified, texts.lengths, params)

@@ -40,3 +40,8 @@ class RowParams:
         """The rows from `start` to before `end`; the variant stays the one of the whole batch."""
         tensors = {f.name: getattr(self, f.name)[start:end] for f in fields(self) if f.name != "variant"}
         return replace(self, **tensors)
+
+    def repeated(self, count: int) -> RowParams:
+        """One row's parameters as those of `count` rows, over the same memory."""
+        tensors = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "variant"}
+        return replace(self, **{name: tensor.expand(count, *tensor.shape[1:]) for name, tensor in tensors.items()})

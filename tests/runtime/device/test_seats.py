@@ -71,9 +71,22 @@ def test_runs_are_committed_up_to_their_count():
     buffers.start(start(1))
     buffers.start(start(2, num_cached=0))
     buffers.lengths[:] = torch.tensor([0, 2, 2, 0])
-    buffers.append(seats, torch.tensor([[20, 21, 22], [30, 31, 32], [40, 41, 42]]), torch.tensor([2, 0, 3]))
+    committed = buffers.append(seats, torch.tensor([[20, 21, 22], [30, 31, 32], [40, 41, 42]]), torch.tensor([2, 1, 3]))
 
+    assert [2, 0, 3] == committed.tolist()
     assert [0, 4, 5, 0] == buffers.lengths.tolist()
     assert [0, 2, 3, 0] == buffers.replay.tolist()
-    assert [21, 42] == buffers.pending(torch.tensor([1, 2])).tolist()
+    assert [21, 42] == buffers.history[[1, 2], buffers.lengths[1:3]].tolist()
     assert [5, 6, 7, 20, 21] == buffers.history[1, :5].tolist()
+
+
+def test_nothing_is_gathered_where_nothing_is_read():
+    """Rows that take the likeliest token are greedy whatever else they ask for: neutral parameters stand for theirs."""
+    buffers = make_buffers()
+    buffers.start(start(1, SamplingParams(top_k=7)))
+    rows = buffers.params.of(torch.tensor([1, 2, 0]), Variant())
+
+    assert [True] * 3 == rows.greedy.tolist()
+    assert [0.0] * 3 == rows.temperature.tolist()
+    assert (3, 0) == rows.bias_ids.shape
+    assert rows.keys.data_ptr() == buffers.params.of(torch.tensor([2]), Variant()).keys.data_ptr()

@@ -98,7 +98,7 @@ class Draft:
         ring_keys, ring_values: [L, num_seats, R, Hkv, D], see `paceline_kernels.window_attention`
         """
         positions = (lengths[:, None] + torch.arange(embeddings.shape[1], device=lengths.device)).flatten()
-        table, window = self.rotary.table(positions), self.config.sliding_window
+        table, window = self.rotary.table(positions, backend=self.backend), self.config.sliding_window
         block = Block(table, lengths, seats, ring_keys, ring_values, window, self.backend)
         stream: Stream = embeddings.flatten(0, 1), None
         for layer in self.layers:

@@ -106,7 +106,7 @@ def _served_rings(proposer: DFlashProposer, features: torch.Tensor) -> tuple[tor
 def _plain_rings(draft: Draft, features: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Keys and values [L, 1, N, Hkv, D] of all context rows at once: a ring as long as the prompt."""
     context = draft.context_rows(draft.fc(features.flatten(1)))
-    table = draft.rotary.table(torch.arange(NUM_TOKENS, device=context.device))
+    table = draft.rotary.table(torch.arange(NUM_TOKENS, device=context.device), backend=draft.backend)
     _, keys, values = zip(
         *(layer.attention.project(context, table, backend=draft.backend) for layer in draft.layers), strict=True
     )
