@@ -15,7 +15,7 @@ __all__ = ["Choices", "DraftRows", "VerifyRows", "draft_inputs", "verify_inputs"
 def draft_inputs(
     seats: torch.Tensor, tables: SeatTables, choices: Choices, num_pages: int, *, backend: Backend = Backend.AUTO
 ) -> DraftRows:
-    """What a draft for the requests in `seats` int64 [B] reads; `num_pages` columns of the page table hold all of it."""
+    """What a draft for the requests in `seats` int64 [B] reads, of the page table the first `num_pages` columns."""
     if runs_kernel(backend, seats.device):
         from paceline_kernels.step_inputs import kernel
 
@@ -34,7 +34,8 @@ def verify_inputs(
 ) -> VerifyRows:
     """The rows of a verify of [pending, drafts] for the requests in `seats` int64 [B].
 
-    drafts int64 [B, k]; num_tokens int64 [B]: how many leading drafts of each request to verify, None for all k
+    drafts int64 [B, k]; num_tokens int64 [B]: how many leading drafts of each request to verify, None for all k;
+    num_pages: see `draft_inputs`; more than there are mean all of them
     """
     if runs_kernel(backend, seats.device):
         from paceline_kernels.step_inputs import kernel

@@ -17,7 +17,7 @@ _PAGES_AT_ONCE = 1024
 
 def draft_inputs(seats: torch.Tensor, tables: SeatTables, choices: Choices, num_pages: int) -> DraftRows:
     """`draft_inputs` of the reference."""
-    batch = len(seats)
+    batch, num_pages = len(seats), min(num_pages, tables.page_table.shape[1])
     pending, lengths, keys = torch.empty((3, batch), dtype=torch.int64, device=seats.device).unbind()
     temperature = torch.empty(batch, dtype=torch.float64, device=seats.device)
     page_table = torch.empty((batch, num_pages), dtype=torch.int64, device=seats.device)
@@ -47,6 +47,7 @@ def verify_inputs(
 ) -> VerifyRows:
     """`verify_inputs` of the reference."""
     batch, width, device = len(seats), 1 + drafts.shape[1], seats.device
+    num_pages = min(num_pages, tables.page_table.shape[1])
     ids, positions, cells = torch.empty((3, batch * width), dtype=torch.int64, device=device).unbind()
     lengths, num_verified, slots, replay, snapshot_rows = torch.empty((5, batch), dtype=torch.int64, device=device).unbind()
     active = torch.empty(batch * width, dtype=torch.bool, device=device)

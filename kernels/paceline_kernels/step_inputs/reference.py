@@ -57,7 +57,7 @@ class VerifyRows:
 
 
 def draft_inputs(seats: torch.Tensor, tables: SeatTables, choices: Choices, num_pages: int) -> DraftRows:
-    """What a draft for the requests in `seats` int64 [B] reads; `num_pages` columns of the page table hold all of it."""
+    """What a draft for the requests in `seats` int64 [B] reads, of the page table the first `num_pages` columns."""
     lengths = tables.lengths[seats]
     return DraftRows(
         pending=tables.history[seats, lengths],
@@ -73,7 +73,8 @@ def verify_inputs(
 ) -> VerifyRows:
     """The rows of a verify of [pending, drafts] for the requests in `seats` int64 [B].
 
-    drafts int64 [B, k]; num_tokens int64 [B]: how many leading drafts of each request to verify, None for all k
+    drafts int64 [B, k]; num_tokens int64 [B]: how many leading drafts of each request to verify, None for all k;
+    num_pages: see `draft_inputs`; more than there are mean all of them
     """
     lengths, replay, page_table = tables.lengths[seats], tables.replay[seats], tables.page_table[seats, :num_pages]
     page_size, limit = tables.page_size, tables.max_model_len
@@ -85,7 +86,7 @@ def verify_inputs(
     columns = torch.arange(ids.shape[1], device=seats.device)
     positions = lengths[:, None] + columns
     active = (columns <= num_verified[:, None]) & (positions < limit) & (seats > 0)[:, None]
-    pages = page_table.gather(1, (positions // page_size).clamp(max=num_pages - 1))
+    pages = page_table.gather(1, (positions // page_size).clamp(max=page_table.shape[1] - 1))
     # Inert rows go to the dummy page, each column to a place of its own.
     cells = torch.where(active, pages * page_size, 0) + positions % page_size
     return VerifyRows(

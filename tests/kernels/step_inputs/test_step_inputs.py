@@ -28,11 +28,14 @@ def assert_equal(expected, actual) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("num_pages", [1, 5, 8])
+@pytest.mark.parametrize("num_pages", [1, 5, 11])
 @pytest.mark.parametrize("adaptive", [False, True])
 @pytest.mark.parametrize("width", [1, 2, 5, 8, 11])
 def test_rows_of_a_verify(width: int, adaptive: bool, num_pages: int, device: str) -> None:
-    """Any width, with as many drafts as each request proposed; drafts may be the first columns of a wider table."""
+    """Any width, with as many drafts as each request proposed; drafts may be the first columns of a wider table.
+
+    More pages may be asked for than there are, and fewer than a request has.
+    """
     tables, seats = tables_of(LENGTHS, device), torch.tensor(SEATS, device=device)
     drafts = torch.randint(0, 1000, (len(SEATS), 12), device=device)[:, : width - 1]
     num_tokens = torch.arange(len(SEATS), device=device) % width if adaptive else None
@@ -91,7 +94,7 @@ def test_rows_of_a_draft(device: str) -> None:
     keys, temperature = torch.randint(-(1 << 62), 1 << 62, (count,)), torch.rand(count, dtype=torch.float64)
     choices = Choices(keys.to(device), greedy, temperature.to(device))
 
-    expected, actual = (draft_inputs(seats, tables, choices, 5, backend=backend) for backend in BOTH)
+    expected, actual = (draft_inputs(seats, tables, choices, 12, backend=backend) for backend in BOTH)
 
     assert_equal(expected, actual)
     assert 0 < int((actual.temperature == 0).sum()) < len(SEATS)
