@@ -10,11 +10,31 @@ import triton.language as tl
 
 
 @triton.jit
-def gumbel(key, position, index, PURPOSE: tl.constexpr):
+def uniform_noise(key, position, PURPOSE: tl.constexpr):
+    """In (0, 1), float64, at `position`."""
+    return _to_unit(_stream(key, position, PURPOSE))
+
+
+@triton.jit
+def indexed_uniform_noise(key, position, index, PURPOSE: tl.constexpr):
+    """In (0, 1), float64, of `index` (a token id) at `position`."""
+    return _to_unit(_absorb(_stream(key, position, PURPOSE), index))
+
+
+@triton.jit
+def gumbel_noise(key, position, index, PURPOSE: tl.constexpr):
     """Standard Gumbel noise, float64, of `index` (a token id) at `position`."""
-    bits = _absorb(_absorb(_absorb(key, position), position * 0 + PURPOSE), index)
-    uniform = (_shift(bits, 12).to(tl.float64) + 0.5) * 2.220446049250313e-16
-    return -tl.log(-tl.log(uniform))
+    return -tl.log(-tl.log(indexed_uniform_noise(key, position, index, PURPOSE)))
+
+
+@triton.jit
+def _stream(key, position, PURPOSE: tl.constexpr):
+    return _absorb(_absorb(key, position), position * 0 + PURPOSE)
+
+
+@triton.jit
+def _to_unit(bits):
+    return (_shift(bits, 12).to(tl.float64) + 0.5) * 2.220446049250313e-16
 
 
 @triton.jit

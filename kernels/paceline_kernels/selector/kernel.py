@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from paceline_kernels.counter_random import PROPOSAL
-from paceline_kernels.counter_random.jitted import gumbel
+from paceline_kernels.counter_random.jitted import gumbel_noise
 
 _NUM_WARPS = 8
 """A walk of one request on an H200: 17 us greedy and 27 sampled so, 33 sampled with 4 and 74 with 1."""
@@ -99,7 +99,7 @@ def _select_path(
         tl.store(q_ptr + at * num_candidates + c, q, mask=is_candidate)
         index = tl.argmax(scores, 0)
         if is_sampled:
-            noise = gumbel(seed, tl.load(positions_ptr + at + c * 0), ids, PURPOSE)
+            noise = gumbel_noise(seed, tl.load(positions_ptr + at + c * 0), ids, PURPOSE)
             log_q = tl.where(q > 0, tl.log(tl.where(q > 0, q, 1.0).to(tl.float64)), float("-inf"))
             index = tl.argmax(log_q + noise, 0)
         previous = tl.sum(tl.where(c == index, ids, 0), 0)

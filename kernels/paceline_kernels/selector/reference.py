@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from paceline_kernels.counter_random import PROPOSAL, gumbel
+from paceline_kernels.counter_random.reference import PROPOSAL, gumbel
 
 
 def select_path(

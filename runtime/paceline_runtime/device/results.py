@@ -18,47 +18,45 @@ from paceline_runtime.step import RowResult, StepPlan, StepResult, Variant
 class Outcome:
     """What B rows gave, on the device.
 
-    num_verified int64 [B]: drafts that were looked at; logprobs: of the run's tokens [B, W], and ids and values [B, W, N] of
-    the likeliest ones, None where nobody asks.
+    report int64 [B, 2 + W]: how many tokens were committed, how many drafts were looked at, the run, in one tensor since each
+    copy to the host takes a GPU some 3 us; logprobs: of the run's tokens [B, W], and ids and values [B, W, N] of the likeliest
+    ones, None where nobody asks.
     """
 
-    accepted: Accepted
-    num_verified: torch.Tensor
+    report: torch.Tensor
     logprobs: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None
 
 
 def outcome_of(logits: torch.Tensor, accepted: Accepted, num_verified: torch.Tensor, variant: Variant) -> Outcome:
     """A verify's outcome; log probabilities of logits [B, W, V] only where some row asks for them."""
+    report = torch.cat((accepted.num_tokens[:, None], num_verified[:, None], accepted.run), dim=1)
     if variant.num_logprobs is None:
-        return Outcome(accepted, num_verified, None)
+        return Outcome(report, None)
     everything = torch.log_softmax(logits, dim=-1)
     chosen = everything.gather(-1, accepted.run[..., None])[..., 0]
     top = everything.topk(min(max(variant.num_logprobs, 1), everything.shape[-1]), dim=-1)
-    return Outcome(accepted, num_verified, (chosen, top.indices, top.values))
+    return Outcome(report, (chosen, top.indices, top.values))
 
 
 class Results:
     """An outcome on its way to the host."""
 
     def __init__(self, outcome: Outcome) -> None:
-        self._tokens, self._num_tokens = HostCopy(outcome.accepted.run), HostCopy(outcome.accepted.num_tokens)
-        self._num_verified = HostCopy(outcome.num_verified)
+        self._report = HostCopy(outcome.report)
         self._logprobs = tuple(map(HostCopy, outcome.logprobs or ()))
 
     def rows(self, count: int) -> tuple[RowResult, ...]:
         """Wait for the copies; the first `count` rows."""
-        runs, nums, verified = self._tokens.read(), self._num_tokens.read(), self._num_verified.read()
-        logprobs = [copy.read() for copy in self._logprobs]
+        report, logprobs = self._report.read().tolist(), [copy.read() for copy in self._logprobs]
         found: list[RowResult] = []
-        for row in range(count):
-            num = int(nums[row])
+        for row, (num, num_verified, *run) in enumerate(report[:count]):
             details = None
             if logprobs:
                 chosen, ids, values = logprobs
                 details = tuple(
                     (float(chosen[row, j]), tuple(ids[row, j].tolist()), tuple(values[row, j].tolist())) for j in range(num)
                 )
-            found.append(RowResult(tuple(runs[row, :num].tolist()), int(verified[row]), details))
+            found.append(RowResult(tuple(run[:num]), num_verified, details))
         return tuple(found)
 
 
