@@ -16,6 +16,8 @@ import jinja2.nodes
 import jinja2.parser
 import jinja2.sandbox
 
+from paceline_runtime.text.content_forms import find_forms, shaped
+
 
 class ChatTemplateError(ValueError):
     """Messages that the template refuses, or a template that does not run."""
@@ -40,6 +42,7 @@ class ChatTemplate:
             self._template = _environment().from_string(source)
         except (jinja2.TemplateError, RecursionError) as error:
             raise ChatTemplateError(f"the chat template does not compile: {error}") from error
+        self._forms = find_forms(lambda messages, opens: self._rendered(messages, add_generation_prompt=opens, tools=None))
 
     def render(
         self,
@@ -52,12 +55,19 @@ class ChatTemplate:
     ) -> str:
         """The prompt. `variables` are the template's own switches, such as `enable_thinking`; they may replace a token.
 
-        Rendering stops as soon as there are more than `most_chars`.
+        A content that is a string becomes what the template reads. Rendering stops as soon as there are more than `most_chars`.
         """
-        given = {"messages": messages, "tools": tools, "add_generation_prompt": add_generation_prompt}
+        try:
+            shapely = [shaped(message, self._forms) for message in messages]
+        except ValueError as error:
+            raise ChatTemplateError(f"the chat template does not take these messages: {error}") from None
+        given = {"add_generation_prompt": add_generation_prompt, "tools": tools}
+        return self._rendered(shapely, most_chars, **variables, **given)
+
+    def _rendered(self, messages: Sequence[Mapping[str, Any]], most_chars: int | None = None, **variables: Any) -> str:
         parts, num_chars = [], 0
         try:
-            for part in self._template.generate({**self._tokens, "documents": None, **variables, **given}):
+            for part in self._template.generate({**self._tokens, "documents": None, **variables, "messages": messages}):
                 parts.append(part)
                 num_chars += len(part)
                 if most_chars is not None and num_chars > most_chars:
