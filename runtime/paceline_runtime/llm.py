@@ -22,6 +22,7 @@ from paceline_runtime.params import SamplingParams
 from paceline_runtime.text.bounded import BoundedEncoding, TooManyTokensError
 from paceline_runtime.text.detokenizer import Decode
 from paceline_runtime.text.load import load_tokenizer
+from paceline_runtime.text.stops import with_token_stops
 from paceline_runtime.text.stream import TextStream
 from paceline_runtime.text.tokenizer import Tokenizer
 
@@ -90,6 +91,7 @@ class LLM:
         params = [sampling_params] * len(prompts) if isinstance(sampling_params, SamplingParams) else list(sampling_params)
         if len(params) != len(prompts):
             raise ValueError(f"{len(prompts)} prompts, but {len(params)} sampling parameters")
+        params = [with_token_stops(one, self.tokenizer.special_id) if one.stop else one for one in params]
         ids = self._ids_of(prompts)
         submits = [
             Submit(request_id=f"offline-{next(self._numbers)}", prompt_ids=prompt, params=one)

@@ -86,6 +86,20 @@ def test_a_text_ends_before_what_ended_it(llm):
     assert ("stop", num_before + 1) == (at_token.finish_reason, len(at_token.token_ids))
 
 
+@pytest.mark.parametrize("stops", [("<user>",), ("never said", "<user>"), ("<user>", "<eos>")])
+def test_a_stop_that_is_a_special_token_stops_there(llm, stops):
+    """Though ends are ignored, and however many drafts are in flight."""
+    (user,) = llm.tokenizer.encode("<user>")
+    word = llm.generate([PROMPT], PARAMS)[0].token_ids[0]
+    options = {"max_tokens": 24, "ignore_eos": True, "frequency_penalty": 2.0, "logit_bias": {user: 100.0, word: 100.5}}
+    said = llm.generate([PROMPT], SamplingParams(**options))[0].token_ids
+    answer = llm.generate([PROMPT], SamplingParams(**options, stop=stops))[0]
+
+    assert {user, word} == {*said}
+    assert said[: said.index(user) + 1] == answer.token_ids
+    assert ("stop", None, llm.tokenizer.decode(answer.token_ids)) == (answer.finish_reason, answer.stop_text, answer.text)
+
+
 def test_one_bad_prompt_and_nothing_runs(llm):
     """The error names it, and those before it are taken back."""
     with pytest.raises(ValueError, match=r"prompt 1: .*empty"):

@@ -39,6 +39,10 @@ class ByteTokenizer:
         self.num_advances = 0
         self.changed = threading.Condition()
 
+    def special_id(self, text: str) -> int | None:
+        """Of a control token."""
+        return CONTROL.get(text)
+
     def fewest_tokens(self, text: str) -> int:
         """Were it all control tokens."""
         return -(-len(text.encode()) // self.longest_token_bytes)

@@ -5,6 +5,7 @@ page per request, so that a leak shows. Words in the prompt make it behave in wa
 
     hang            never answers                   crash, die      raises, or ends the process, after a few tokens
     linger          falls silent after 10 tokens    say eos         ends with the eos token after 4 tokens
+    say user        has a control token, no end, as its fifth and goes on
     gate:PATH       stops after 4 tokens until      cached          claims to have found whole pages in the prefix cache
                     someone writes to the FIFO      too big for the cache       is refused by the engine
 """
@@ -15,7 +16,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from byte_tokenizer import EOS, VOCAB_SIZE, ByteTokenizer
+from byte_tokenizer import EOS, USER, VOCAB_SIZE, ByteTokenizer
 
 from paceline_runtime.config import EngineConfig
 from paceline_runtime.messages import FinishReason, Rebuild, Rebuilt, Refused, Stats, Submit, TokenLogprobs, Tokens
@@ -148,6 +149,8 @@ class FakeEngine:
     def _token(self, script: Script) -> int:
         if "say eos" in script.prompt and script.num_tokens == 4 and not script.submit.params.ignore_eos:
             return EOS
+        if "say user" in script.prompt and script.num_tokens == 4:
+            return USER
         return script.reply[script.num_tokens % len(script.reply)]
 
     def _end(self, script: Script, token: int) -> FinishReason | None:

@@ -30,6 +30,9 @@ class Tokenizer(Protocol):
     def longest_token_bytes(self) -> int | None:
         """Bytes of text that a token stands for at most, None where there is no such bound."""
 
+    def special_id(self, text: str) -> int | None:
+        """The id of a special token, which `decode` leaves out; None for any other text."""
+
     def fewest_tokens(self, text: str) -> int:
         """A number of tokens that the text has at least; 0 where nothing is known without tokenizing it."""
 

@@ -1,11 +1,25 @@
-"""Stop strings in a stream of text: where they end it, and how much may be shown before that is known.
+"""Stop strings: which are tokens, where others end a stream of text, and how much may be shown before that is known.
 
-`TextStream` uses it. It knows no tokens: `Detokenizer` makes the text.
+`TextStream` uses it, and who makes requests. A stream knows no tokens: `Detokenizer` makes the text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from paceline_runtime.params import SamplingParams
+
+
+def with_token_stops(params: SamplingParams, special_id: Callable[[str], int | None]) -> SamplingParams:
+    """Parameters that also stop at the special tokens among the stop strings, which no text shows.
+
+    They stay strings, too: a model may spell one out, letter by letter.
+    """
+    found = (special_id(stop) for stop in params.stop)
+    ids = [token for token in dict.fromkeys(found) if token is not None and token not in params.stop_token_ids]
+    return msgspec.structs.replace(params, stop_token_ids=(*params.stop_token_ids, *ids)) if ids else params
 
 
 class StopScanner:

@@ -34,6 +34,8 @@ class Tokenizer:
             backend.post_processor = None  # one would shorten the places of tokens, by which `gradually` cuts
         self.vocab_size = backend.get_vocab_size(with_added_tokens=True)
         self.bos_id = backend.token_to_id(special_tokens["bos_token"]) if "bos_token" in special_tokens else None
+        added = backend.get_added_tokens_decoder()
+        self._special_ids = {token.content: token_id for token_id, token in added.items() if token.special}
         self._chat_template = ChatTemplate(chat_template, special_tokens) if chat_template else None
 
     @property
@@ -73,6 +75,10 @@ class Tokenizer:
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Text of ids, U+FFFD for bytes that form no character."""
         return self._backend.decode(list(ids), skip_special_tokens=skip_special_tokens)
+
+    def special_id(self, text: str) -> int | None:
+        """The id of a special token, which `decode` skips; None for any other text."""
+        return self._special_ids.get(text)
 
     def token(self, token_id: int) -> str | None:
         """A token as the vocabulary spells it, or None for an id without one."""

@@ -2,8 +2,11 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
+from smollm2 import smollm2_path
 
-from paceline_runtime.text.stops import StopScanner
+from paceline_runtime.params import SamplingParams
+from paceline_runtime.text.load import load_tokenizer
+from paceline_runtime.text.stops import StopScanner, with_token_stops
 
 # Few letters, so that stop strings occur, overlap and almost occur.
 TEXT = st.text("ab", max_size=40)
@@ -75,3 +78,16 @@ def test_after_a_stop_nothing_more_comes() -> None:
 def test_without_stop_strings_everything_passes_at_once() -> None:
     """Most requests have none."""
     assert scan(["a", "b"], []) == (["a", "b", ""], None)
+
+
+def test_stop_strings_that_are_a_special_token_are_stop_tokens():
+    """Of a real vocabulary: ends, control tokens that are none, once each; what only holds one stays a text alone."""
+    tokenizer = load_tokenizer(smollm2_path())
+    stops = ("a", "<|im_end|>", "<|im_start|>", "<|im_end|>", "<|im_start|>user", "im_end", "<filename>")
+    (end,), (start,) = tokenizer.encode("<|im_end|>"), tokenizer.encode("<|im_start|>")
+    (name,) = tokenizer.encode("<filename>")
+    found = with_token_stops(SamplingParams(stop=stops, stop_token_ids=(7, start)), tokenizer.special_id)
+
+    assert ((7, start, end, name), stops) == (found.stop_token_ids, found.stop)
+    plain = SamplingParams(stop=("a",), stop_token_ids=(7,))
+    assert plain is with_token_stops(plain, tokenizer.special_id)

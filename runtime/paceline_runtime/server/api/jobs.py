@@ -17,6 +17,7 @@ from paceline_runtime.server.api.bodies import MAX_CHOICES, ChatBody, Completion
 from paceline_runtime.server.api.parsing import sampling_params
 from paceline_runtime.server.api.prompts import Prompts, Room
 from paceline_runtime.text.chat import Tokenizer, Turn
+from paceline_runtime.text.stops import with_token_stops
 
 # "self" would not get as far as the template: Python takes it for the method's own.
 RESERVED_VARIABLES = {"self", "messages", "tools", "add_generation_prompt", "most_chars"}
@@ -68,7 +69,7 @@ class Job:
 
 async def chat_job(body: ChatBody, job_id: str, tokenizer: Tokenizer, ready: messages.Ready, prompts: Prompts) -> Job:
     """A chat: the conversation through the model's template is the one prompt."""
-    params = sampling_params(body)
+    params = with_token_stops(sampling_params(body), tokenizer.special_id)
     if reserved := RESERVED_VARIABLES & set(body.chat_template_kwargs):
         name = f"chat_template_kwargs.{min(reserved)}"
         raise RequestError([Problem(name, f"{name} is not yours to set: the server gives it its value")])
@@ -87,7 +88,7 @@ async def completion_job(
     body: CompletionBody, job_id: str, tokenizer: Tokenizer, ready: messages.Ready, prompts: Prompts
 ) -> Job:
     """Plain completions: every prompt as it stands. Of prompts that cannot be, the first is told."""
-    params = sampling_params(body)
+    params = with_token_stops(sampling_params(body), tokenizer.special_id)
     if len(body.named_prompts) * body.n > MAX_CHOICES:
         raise RequestError([Problem("n", f"n times the number of prompts must be at most {MAX_CHOICES}")])
     problems = _param_problems(body, params, ready)

@@ -82,6 +82,35 @@ def test_text_ends_before_a_stop_string_within_a_run(client: openai.OpenAI, stre
     assert choices[-1].finish_reason == "stop"
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    "stops", ["<user>", ["<user>"], ["never said", "<user>"], ["<assistant>", "<user>", REPLY[8:]]], ids=repr
+)
+def test_a_stop_that_is_a_special_token_ends_the_text(client: openai.OpenAI, stops: str | list[str], stream: bool) -> None:
+    """It has no text that could be compared; alone or among others, whole or streamed, of a chat or not."""
+    asked = {"model": MODEL, "max_tokens": 20, "stop": stops, "stream": stream}
+    chat = client.chat.completions.create(messages=[{"role": "user", "content": "say user"}], **asked)
+    completion = client.completions.create(prompt="say user", **asked)
+    answers = [list(answer) if stream else [answer] for answer in (chat, completion)]
+    choices = [[chunk.choices[0] for chunk in chunks if chunk.choices] for chunks in answers]
+    texts = [(choice.delta if stream else choice.message).content or "" for choice in choices[0]]
+
+    expected = bytes(REPLY.encode()[:4]).decode()
+    assert expected == "".join(texts) == "".join(choice.text for choice in choices[1])
+    assert ["stop", "stop"] == [chunks[-1].finish_reason for chunks in choices]
+    if not stream:
+        assert [5, 5] == [chunks[0].usage.completion_tokens for chunks in answers]
+
+
+def test_a_special_token_that_nobody_stops_at_is_left_out_of_the_text(client: openai.OpenAI) -> None:
+    """As ever."""
+    answer = client.completions.create(model=MODEL, prompt="say user", max_tokens=9, stop=["<assistant>"])
+
+    reply = REPLY.encode()
+    assert (reply[:4] + reply[5:9]).decode(errors="replace") == answer.choices[0].text
+    assert "length" == answer.choices[0].finish_reason
+
+
 def test_a_stop_token_has_no_text_but_counts(client: openai.OpenAI) -> None:
     """By id, and by the model's own end token."""
     comma = client.completions.create(model=MODEL, prompt="x", max_tokens=50, extra_body={"stop_token_ids": [ord(",")]})
