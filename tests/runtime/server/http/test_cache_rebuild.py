@@ -18,8 +18,8 @@ def test_an_idle_cache_is_rebuilt(admin):
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        ({"num_pages": 0}, "greater than or equal to 1"),
-        ({"num_pages": 2**64}, "less than"),
+        ({"num_pages": 0}, "num_pages must be at least 1"),
+        ({"num_pages": 2**64}, "num_pages must be less than"),
         ({"pages": 3}, "pages"),
         ({"num_pages": 2000}, "too many pages"),
     ],
