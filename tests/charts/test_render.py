@@ -89,6 +89,7 @@ def test_rights_are_exactly_what_the_operator_does(chart):
     assert read_only == [("", "pods"), ("apps", "replicasets")]
     assert all(rights[place] == {"get", "list", "watch"} for place in (*read_only, (names.GROUP, names.PLURAL)))
     assert rights[names.GROUP, f"{names.PLURAL}/status"] == {"patch"}
+    assert rights["", "events"] == {"get", "list", "create", "patch"}
 
 
 def test_namespaced_scope_needs_no_cluster_role(chart):

@@ -5,24 +5,31 @@ reports what it was given; `fetch` is the real one.
 """
 
 import http.server
+import itertools
 import json
 import os
 import signal
 import sys
 import threading
 
-DRAFTED, ACCEPTED = 1000, 400
-METRICS = f"""paceline_spec_drafted_tokens_total{{position="0"}} {DRAFTED}
-paceline_spec_accepted_tokens_total{{position="0"}} {ACCEPTED}
-paceline_spec_steps_total 500
+NUM_SCRAPES = itertools.count(1)
+METRICS = """paceline_spec_drafted_tokens_total{{position="0"}} {drafted}
+paceline_spec_accepted_tokens_total{{position="0"}} {accepted}
+paceline_spec_steps_total {steps}
 """
+
+
+def metrics() -> str:
+    """The figures of a busy server: they grow from one scrape to the next, and the rate stays."""
+    n = next(NUM_SCRAPES)
+    return METRICS.format(drafted=1000 * n, accepted=400 * n, steps=500 * n)
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
     """Probes, metrics, and a chat answer that names the server's arguments."""
 
     def do_GET(self) -> None:
-        self._answer(METRICS if self.path == "/metrics" else "ok")
+        self._answer(metrics() if self.path == "/metrics" else "ok")
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers.get("Content-Length", 0)))

@@ -324,6 +324,15 @@ def test_columns_are_the_documented_ones(api, namespace):
     assert header == ["NAME", "READY", "REASON", "TARGET", "DRAFT", "REPLICAS", "ACCEPT", "ENDPOINT", "MANAGER", "AGE"]
 
 
+def test_no_default_hides_in_the_items_of_a_list():
+    """What is applied is what is there: tools that compare both would see a difference in every list for ever."""
+    schema = yaml.safe_load(CRD.read_text())["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    fields = list(_fields(schema, ""))
+
+    assert len([path for path, field in fields if "default" in field]) > 10
+    assert [path for path, field in fields if "default" in field and "[]" in path] == []
+
+
 def test_every_field_is_described_and_bounded():
     """`kubectl explain` has a sentence for each field, and no string or list is without limit."""
     schema = yaml.safe_load(CRD.read_text())["spec"]["versions"][0]["schema"]["openAPIV3Schema"]

@@ -138,12 +138,13 @@ def test_a_job_that_never_schedules_is_told_and_replaced_when_that_changes(scene
 
 
 def test_a_job_whose_pods_a_quota_refuses_is_told(scene: Scene):
-    """Only the Job's Events say so, and the operator reads none: the condition says where to look."""
+    """Only the Job's Events say so: the condition names the Job, the reason and the quota."""
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "full"}, "spec": {"hard": {"pods": "0"}}}
     scene.cluster.apply(json.dumps(quota), "-n", scene.namespace)
     scene.cluster.wait_for(lambda: scene.get("quota", "full").get("status", {}).get("hard"), "the quota holds")
     scene.apply("refused", target={"uri": "pvc://models/refused"})
-    scene.until("refused", "Compatible", "Unknown", "Inspecting", words="kubectl describe job refused-inspect-")
+    message = scene.until("refused", "Compatible", "Unknown", "InspectionFailedCreate", words="exceeded quota: full")
+    assert message.startswith("Job refused-inspect-")
     scene.kubectl("delete", "specm", "refused", "--wait=false")
     scene.kubectl("delete", "quota", "full")
 

@@ -82,12 +82,15 @@ class Cluster:
         except GoneError:
             return
 
-    async def list(self, kind: Kind, namespace: str | None, label_selector: str | None = None) -> list[Object]:
+    async def list(
+        self, kind: Kind, namespace: str | None, label_selector: str | None = None, field_selector: str | None = None
+    ) -> list[Object]:
         """All objects of a kind, in pages; items get the kind and version that lists leave out."""
         found: list[Object] = []
         token: str | None = None
         while token is None or token:
-            options = {"label_selector": label_selector, "limit": PAGE, "_continue": token}
+            selectors = {"label_selector": label_selector, "field_selector": field_selector}
+            options: dict[str, Any] = {**selectors, "limit": PAGE, "_continue": token}
             page = await self._request("get", path_of(kind, namespace), **options)
             found += page["items"]
             token = page["metadata"].get("continue", "")

@@ -8,32 +8,39 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Protocol
 
 from paceline_operator import names
 from paceline_operator.cluster.client import Cluster
-from paceline_operator.cluster.kinds import BY_NAME, EVENT, MODEL, Kind
+from paceline_operator.cluster.kinds import BY_NAME, MODEL, Kind
 from paceline_operator.cluster.store import Key, Store
 from paceline_operator.cluster.watchdog import Watchdog
 from paceline_operator.config import OperatorConfig
 from paceline_operator.errors import ApiError, GoneError, NameTakenError, SpecError
 from paceline_operator.gates import caching, inspection
+from paceline_operator.loop.herald import Herald
 from paceline_operator.observed import ownership
+from paceline_operator.observed.containers import CALM_S, looping
 from paceline_operator.observed.observed import Observed
+from paceline_operator.observed.waits import waits
 from paceline_operator.planning.desired import Desired, chosen_image, desired, inherit
+from paceline_operator.planning.drift import Remainders
 from paceline_operator.planning.plan import Plan, plan
 from paceline_operator.spec.model import Model, parse
 from paceline_operator.status import acceptance
 from paceline_operator.status.events import event
 from paceline_operator.status.status import Findings, Status, changes, status_of, status_of_invalid
+from paceline_operator.status.wording import bare
 
 Object = dict[str, Any]
 logger = logging.getLogger(__name__)
 # Refusals that a retry alone does not mend: the status tells of them, and the queue tries again slowly. A conflict (409) is no
 # refusal: an object went or came since the operator looked.
 REFUSALS = frozenset({400, 403, 405, 422})
+# What the API server says of a status that does not fit its schema.
+UNREADABLE = frozenset({400, 422})
 # Without these a pod would be open to everybody, or would write into a claim of somebody else.
 BEFORE_PODS = frozenset({"NetworkPolicy", "PersistentVolumeClaim"})
 # After so many failures in a row the status tells of a failure as of a refusal (a full address range is a 500).
@@ -69,8 +76,10 @@ class Reconciler:
         self._config, self._cluster, self._store = config, cluster, store
         self._scraper, self._watchdog, self._now = scraper, watchdog, now
         self._sampled_at: dict[Key, float] = {}
-        # Events whose status is written already: no later look would make them again.
-        self._untold: dict[Key, list[Object]] = {}
+        # What applies have left different, and what was made of the last status: neither is written again.
+        self._remainders: dict[Key, Remainders] = {}
+        self._published: dict[Key, tuple[Status, Status]] = {}
+        self._herald = Herald(cluster, time.monotonic)
         self.known_kinds: frozenset[str] = frozenset()
 
     async def reconcile(self, key: Key, num_failures: int = 0) -> Outcome:
@@ -80,8 +89,7 @@ class Reconciler:
         """
         resource = self._store.model(key)
         if resource is None or resource["metadata"].get("deletionTimestamp"):
-            self._sampled_at.pop(key, None)
-            self._untold.pop(key, None)
+            self._forget(key)
             return Outcome()
         previous: Status = resource.get("status") or {}
         try:
@@ -93,20 +101,33 @@ class Reconciler:
             return Outcome()
         return await self._step(resource, model, previous, is_patient=num_failures < PATIENCE)
 
+    def _forget(self, key: Key) -> None:
+        """The model is gone."""
+        self._sampled_at.pop(key, None)
+        self._remainders.pop(key, None)
+        self._published.pop(key, None)
+        self._herald.forget(key)
+
     async def _step(self, resource: Object, model: Model, previous: Status, *, is_patient: bool) -> Outcome:
-        observed = self._observed(model)
-        verdict, cached = inspection.read(model, previous, observed), caching.read(model, previous, observed)
+        now, observed = self._now(), self._observed(model)
+        wait = waits(observed, now)
+        warnings = await self._herald.warnings(key_of(model), wait.silent)
+        observed = replace(observed, warnings=warnings)
+        verdict, cached = inspection.read(model, previous, observed, now), caching.read(model, previous, observed, now)
         inherited = inherit(model, previous, observed, verdict.facts)
         wanted = desired(model, self._config, inherited, self.known_kinds)
-        step = plan(model, wanted, observed, verdict, cached, self._now())
+        remainders = self._remainders.setdefault(key_of(model), Remainders())
+        step = plan(model, wanted, observed, verdict, cached, now, remainders)
         trouble = await self._carry_out(model, step, is_patient) or missing_kinds(wanted)
-        observed = self._observed(model)
+        observed = replace(self._observed(model), warnings=warnings)
         accepted = await self._accepted(model, previous, observed.serving_pods)
         found = Findings(observed, verdict, cached, accepted, trouble)
         current = status_of(model, previous, found, self._now())
+        probation_s = CALM_S if looping(observed.serving_pods, now) else None
         current |= chosen_image(model, self._config, inherited, observed)
         await self._publish(resource, current)
-        return Outcome(self._look_again_s(model, step), trouble)
+        delays = (wait.look_again_s, step.look_again_s, probation_s, self._sampling_s(model))
+        return Outcome(min((delay for delay in delays if delay is not None), default=None), trouble)
 
     def _observed(self, model: Model) -> Observed:
         return self._store.observed(key_of(model), model.uid)
@@ -155,7 +176,7 @@ class Reconciler:
             try:
                 found = await self._cluster.get(kind, metadata["namespace"], metadata["name"])
             except GoneError:
-                self._written(await self._cluster.apply(document, kind))
+                self._applied(key_of(model), document, await self._cluster.apply(document, kind))
                 return
             if why := ownership.why_not_ours(found, document, model.uid):
                 raise NameTakenError(kind.kind, metadata["name"], why)
@@ -163,34 +184,39 @@ class Reconciler:
                 self._written(found)
                 return
         about_this_one = {**document, "metadata": {**metadata, "uid": found["metadata"]["uid"]}}
-        self._written(await self._cluster.apply(about_this_one, kind))
+        self._applied(key_of(model), document, await self._cluster.apply(about_this_one, kind))
 
     async def _publish(self, resource: Object, current: Status) -> None:
         """Write the status if it says anything new, and an Event for each condition that turned."""
         previous, key = resource.get("status") or {}, Key(resource["metadata"]["namespace"], resource["metadata"]["name"])
         current["manager"] = self._config.installation
-        if current != previous:
-            metadata = {name: resource["metadata"][name] for name in ("name", "namespace", "uid")}
-            document = {"apiVersion": names.API_VERSION, "kind": names.KIND, "metadata": metadata, "status": current}
+        events: list[Object] = []
+        if current != previous and self._published.get(key) != (current, previous):
             try:
-                self._written(await self._cluster.apply(document, MODEL, "status"))
+                answer = await self._apply_status(resource, current)
             except GoneError:
                 return
+            self._published[key] = (current, answer.get("status") or {})
             events = [event(resource, change, self._config.pod_name, self._now()) for change in changes(previous, current)]
-            self._untold[key] = [*self._untold.get(key, ()), *events]
-        await self._tell(key)
+        await self._herald.tell(key, events)
 
-    async def _tell(self, key: Key) -> None:
-        """Create the model's Events. A refused Event is given up; what may pass by itself is raised, and tried again."""
-        while untold := self._untold.get(key):
-            try:
-                await self._cluster.create(untold[0], EVENT)
-            except ApiError as error:
-                if error.status not in REFUSALS:
-                    raise
-                logger.warning("model %s/%s: an Event is refused: %s", key.namespace, key.name, error)
-            untold.pop(0)
-        self._untold.pop(key, None)
+    async def _apply_status(self, resource: Object, current: Status) -> Object:
+        """Write a status. Where the API server refuses some text of it, it is written without the text of others."""
+        metadata = {name: resource["metadata"][name] for name in ("name", "namespace", "uid")}
+        document = {"apiVersion": names.API_VERSION, "kind": names.KIND, "metadata": metadata, "status": current}
+        try:
+            answer = await self._cluster.apply(document, MODEL, "status")
+        except ApiError as error:
+            if error.status not in UNREADABLE:
+                raise
+            logger.error("model %s/%s: the status is refused: %s", metadata["namespace"], metadata["name"], error)
+            answer = await self._cluster.apply({**document, "status": bare(current)}, MODEL, "status")
+        self._written(answer)
+        return answer
+
+    def _applied(self, key: Key, document: Object, answer: Object) -> None:
+        self._remainders.setdefault(key, Remainders()).remember(document, answer)
+        self._written(answer)
 
     def _written(self, answer: Object) -> None:
         """Put an answer into the store, and expect a watch to show it.
@@ -212,9 +238,8 @@ class Reconciler:
         self._sampled_at[key] = time.monotonic()
         return acceptance.status_fields(await self._scraper.counters(pods), known, self._now())
 
-    def _look_again_s(self, model: Model, step: Plan) -> float | None:
-        period_s = None if model.spec.speculation.algorithm == "off" else self._config.acceptance_period_s
-        return min((delay for delay in (period_s, step.look_again_s) if delay is not None), default=None)
+    def _sampling_s(self, model: Model) -> float | None:
+        return None if model.spec.speculation.algorithm == "off" else self._config.acceptance_period_s
 
 
 def key_of(model: Model) -> Key:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from paceline_operator.observed.ownership import has_owner, is_child
+from paceline_operator.observed.warnings import Warnings
 
 Object = dict[str, Any]
 MADE_BY_CHILDREN = frozenset({"Pod", "ReplicaSet"})
@@ -18,11 +19,15 @@ MADE_BY_CHILDREN = frozenset({"Pod", "ReplicaSet"})
 
 @dataclass(frozen=True)
 class Observed:
-    """Children by (kind, name), the Deployment's pods, and the Jobs' pods by the name of the Job. Pods come oldest first."""
+    """Children by (kind, name), the Deployment's pods, and the Jobs' pods by the name of the Job. Pods come oldest first.
+
+    `warnings` are about those of them that do not say themselves why they wait.
+    """
 
     children: Mapping[tuple[str, str], Object] = field(default_factory=dict)
     serving_pods: Sequence[Object] = ()
     job_pods: Mapping[str, Sequence[Object]] = field(default_factory=dict)
+    warnings: Warnings = field(default_factory=Warnings)
 
     def get(self, kind: str, name: str) -> Object | None:
         return self.children.get((kind, name))

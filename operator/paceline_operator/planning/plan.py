@@ -15,7 +15,7 @@ from paceline_operator.gates.inspection import Inspection
 from paceline_operator.observed.conditions import is_true
 from paceline_operator.observed.observed import Observed
 from paceline_operator.planning.desired import Desired
-from paceline_operator.planning.quantity import same_quantity
+from paceline_operator.planning.drift import Remainders, grown, stamp_of
 from paceline_operator.spec.model import Model
 
 Object = dict[str, Any]
@@ -39,8 +39,19 @@ class Plan:
         return not self.apply and not self.delete
 
 
-def plan(model: Model, desired: Desired, observed: Observed, inspection: Inspection, caching: Caching, now: datetime) -> Plan:
-    """The next step. A paused model gets no step; a gate that closes again leaves the pods that serve already."""
+def plan(
+    model: Model,
+    desired: Desired,
+    observed: Observed,
+    inspection: Inspection,
+    caching: Caching,
+    now: datetime,
+    remainders: Remainders,
+) -> Plan:
+    """The next step. A paused model gets no step; a gate that closes again leaves the pods that serve already.
+
+    `remainders` are the differences that earlier applies of the same documents have left.
+    """
     if model.spec.paused:
         return Plan(details=("paused",))
     deletions, details = _deletions(desired, observed), []
@@ -52,41 +63,31 @@ def plan(model: Model, desired: Desired, observed: Observed, inspection: Inspect
             details.append(f"{step.reason}: new attempt in {wait_s:.0f} s")
             waits_s.append(wait_s)
             deletions += [found for found in (observed.get(*job),) if found and not wait_s]
+        if step.is_left_over:
+            left = observed.get(*_job_of(step, desired))
+            deletions += [left] if left and not left["metadata"].get("deletionTimestamp") else []
     steps = _open_steps(desired, inspection, caching)
     deletions += [found for child in steps if (found := observed.get(*_key(child))) and _is_outdated_job(child, found)]
     doomed = {_key(found) for found in deletions}
-    wanted = [child for child in steps if _key(child) not in doomed]
+    wanted = [grown(child, observed.get(*_key(child))) for child in steps if _key(child) not in doomed]
     replaced = [child for child in wanted if _selector_differs(child, observed.get(*_key(child)))]
     deletions += [found for child in replaced if (found := observed.get(*_key(child)))]
-    changes = [child for child in wanted if child not in replaced and needs_apply(child, observed.get(*_key(child)))]
+    changes = [
+        child for child in wanted if child not in replaced and needs_apply(child, observed.get(*_key(child)), remainders)
+    ]
     details += [f"apply {child['kind']}/{child['metadata']['name']}" for child in changes]
     details += [f"delete {found['kind']}/{found['metadata']['name']}" for found in deletions]
     return Plan(tuple(changes), tuple(deletions), tuple(details), min(filter(None, waits_s), default=None))
 
 
-def needs_apply(child: Object, found: Object | None) -> bool:
+def needs_apply(child: Object, found: Object | None, remainders: Remainders) -> bool:
     """Whether the child is absent, was applied from another document, or was edited in a field that is ours."""
     if found is None:
         return True
     if child["kind"] == "Job":
         # A Job cannot change, and its name says what it is about.
         return False
-    return not contains(found, child)
-
-
-def contains(found: Any, wanted: Any) -> bool:
-    """Whether `found` has all that `wanted` says.
-
-    Lists match item by item, so fields that the server adds to items are ignored. The server also leaves out empty values.
-    """
-    if isinstance(wanted, dict):
-        found = found or {}
-        return isinstance(found, dict) and all(contains(found.get(key), value) for key, value in wanted.items())
-    if isinstance(wanted, list):
-        found = found or []
-        same_length = isinstance(found, list) and len(found) == len(wanted)
-        return same_length and all(contains(*pair) for pair in zip(found, wanted, strict=True))
-    return bool(found == wanted) or (found is None and not wanted) or same_quantity(found, wanted)
+    return remainders.needs_apply(child, found)
 
 
 def _open_steps(desired: Desired, inspection: Inspection, caching: Caching) -> tuple[Object, ...]:
@@ -123,14 +124,20 @@ def _wait_s(failed_at: str, now: datetime) -> float:
 
 
 def _is_outdated_job(child: Object, found: Object) -> bool:
-    """Whether a Job runs with other settings (a node selector that no node has): only a new Job can have the new settings."""
+    """Whether a Job runs with other settings (a node selector that no node has): only a new Job can have the new settings.
+
+    A Job without its hash tells nothing: where a policy takes annotations off, each new Job would be outdated.
+    """
     has_ended = is_true(found, "Complete") or is_true(found, "Failed")
-    return child["kind"] == "Job" and not has_ended and not contains(found["metadata"], child["metadata"])
+    return child["kind"] == "Job" and not has_ended and stamp_of(found) not in ("", stamp_of(child))
 
 
 def _selector_differs(child: Object, found: Object | None) -> bool:
-    """Whether a Deployment has another selector. A selector cannot change, so the Deployment is made anew once."""
-    if child["kind"] != "Deployment" or found is None:
+    """Whether a Deployment has another selector. A selector cannot change, so the Deployment is made anew once.
+
+    One that was made from this very document has the selector that the API server makes of it.
+    """
+    if child["kind"] != "Deployment" or found is None or stamp_of(found) == stamp_of(child):
         return False
     return bool(found["spec"]["selector"] != child["spec"]["selector"])
 

@@ -6,10 +6,13 @@ A Deployment's own word is not enough: with one replica and maxUnavailable 1 a D
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any, NamedTuple
 
-from paceline_operator.observed.conditions import condition
-from paceline_operator.observed.pods import last_words, waiting
+from paceline_operator.observed.conditions import condition, is_true
+from paceline_operator.observed.containers import ending, ending_of, looping
+from paceline_operator.observed.pods import GATED, last_words, waiting
+from paceline_operator.observed.warnings import Warnings
 from paceline_operator.spec.model import Model
 
 Object = dict[str, Any]
@@ -26,38 +29,55 @@ class Verdict(NamedTuple):
 NO_DEPLOYMENT = Verdict("Unknown", "NotDeployed", "no pods are asked for yet")
 
 
-def scheduled(model: Model, deployment: Object | None, pods: Sequence[Object]) -> Verdict:
-    """Condition Scheduled: whether nodes take the pods, and if not, why in the scheduler's words."""
+def scheduled(model: Model, deployment: Object | None, pods: Sequence[Object], warnings: Warnings) -> Verdict:
+    """Condition Scheduled: whether nodes take the pods, and if not, why in the scheduler's words.
+
+    The scheduler does not look at a pod that is gated: somebody else, a queue perhaps, lets it go when its time has come.
+    """
     if deployment is None:
         return NO_DEPLOYMENT
     refused = [one for pod in pods if (one := condition(pod, "PodScheduled")) and one["status"] == "False"]
     if refused:
-        message = refused[0].get("message", "no node takes the pod")
-        return Verdict("False", _scheduling_reason(message, model), message)
+        first = min(refused, key=lambda one: one.get("reason") == GATED)
+        message = first.get("message", "no node takes the pod")
+        if first.get("reason") == GATED:
+            return Verdict("False", GATED, message)
+        return Verdict("False", _scheduling_reason(message, model), warnings.with_claims(message))
     if not pods:
         return Verdict("Unknown", "NoPods", "the Deployment has no pods")
     return Verdict("True", "Scheduled", "every pod has a node")
 
 
-def available(deployment: Object | None, pods: Sequence[Object]) -> Verdict:
-    """Condition Available: at least one pod is available, however many the rollout allows to be missing."""
+def available(deployment: Object | None, pods: Sequence[Object], warnings: Warnings, now: datetime) -> Verdict:
+    """Condition Available: at least one pod is available, however many the rollout allows to be missing.
+
+    A pod in a crash loop is not, also while it answers for a moment: else the condition would turn with each crash.
+    """
     if deployment is None:
         return Verdict("False", "NotDeployed", "no pods are asked for yet")
-    if num := deployment.get("status", {}).get("availableReplicas", 0):
+    loops = looping(pods, now)
+    num_moments = sum(is_true(pod, "Ready") for pod in pods if pod["metadata"]["name"] in loops)
+    num = deployment.get("status", {}).get("availableReplicas", 0) - num_moments
+    if num > 0:
         return Verdict("True", "PodsAvailable", "1 pod answers" if num == 1 else f"{num} pods answer")
     if deployment["spec"].get("replicas") == 0:
         return Verdict("False", "ScaledToZero", "replicas is 0")
-    if stuck := waiting(pods):
+    if loops:
+        return Verdict("False", "CrashLoopBackOff", ending(next(iter(loops.values()))))
+    if stuck := waiting(pods, warnings):
         return Verdict("False", *stuck)
     if refused := _refused_pods(deployment):
         return refused
     # Evicted and rejected pods stay beside the one that took their place.
     if words := last_words(pods[-1:]):
         return Verdict("False", "PodFailed", words)
-    return Verdict("False", "Loading", "no pod has finished loading")
+    crash = next(filter(None, map(ending_of, pods)), "")
+    return Verdict("False", "Loading", f"no pod has finished loading{crash and f'; last end: {crash}'}")
 
 
-def progressing(model: Model, deployment: Object | None, trouble: str, before_pods: Verdict | None) -> Verdict:
+def progressing(
+    model: Model, deployment: Object | None, trouble: str, before_pods: Verdict | None, *, is_looping: bool = False
+) -> Verdict:
     """Condition Progressing: True while pods are being replaced or added, False when settled or stuck.
 
     `before_pods` is what the Deployment still waits for: until then the Deployment shows what was asked for earlier.
@@ -74,7 +94,7 @@ def progressing(model: Model, deployment: Object | None, trouble: str, before_po
         return Verdict("False", stuck["reason"], stuck.get("message", ""))
     if refused := _refused_pods(deployment):
         return refused
-    if is_rolled_out(deployment):
+    if is_rolled_out(deployment) and not is_looping:
         return Verdict("False", "Settled", "every pod runs what the resource asks for")
     status, wanted = deployment.get("status", {}), deployment["spec"].get("replicas", 1)
     return Verdict("True", "RollingOut", f"{status.get('updatedReplicas', 0)} of {wanted} pods are up to date")

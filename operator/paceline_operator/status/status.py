@@ -16,14 +16,16 @@ from paceline_operator.errors import Problem, join
 from paceline_operator.gates.caching import Caching
 from paceline_operator.gates.inspection import COMPATIBLE, INCOMPATIBLE, Inspection
 from paceline_operator.objects.service import endpoint
+from paceline_operator.observed.containers import looping
 from paceline_operator.observed.observed import Observed
 from paceline_operator.spec.model import Model
-from paceline_operator.status import acceptance
+from paceline_operator.status import acceptance, wording
+from paceline_operator.status.readiness import ready
 from paceline_operator.status.serving import Verdict, available, progressing, scheduled
 
 Status = dict[str, Any]
-# A model is not Ready while one of these conditions fails; the most telling comes first.
-DECISIVE = (names.ACCEPTED, names.COMPATIBLE, names.WEIGHTS_CACHED, names.AVAILABLE)
+# As in the CRD.
+MAX_COUNT = 100_000
 
 
 @dataclass(frozen=True)
@@ -55,12 +57,15 @@ def status_of(model: Model, previous: Mapping[str, Any], found: Findings, now: d
         names.ACCEPTED: Verdict("True", "Valid", "the resource is valid"),
         names.COMPATIBLE: compatible(inspection),
         names.WEIGHTS_CACHED: Verdict("True" if caching.is_done else "False", caching.reason, caching.message),
-        names.SCHEDULED: scheduled(model, deployment, pods),
-        names.AVAILABLE: available(deployment, pods),
-        names.PROGRESSING: progressing(model, deployment, found.trouble, before_pods(inspection, caching)),
+        names.SCHEDULED: scheduled(model, deployment, pods, found.observed.warnings),
+        names.AVAILABLE: available(deployment, pods, found.observed.warnings, now),
+        names.PROGRESSING: progressing(
+            model, deployment, found.trouble, before_pods(inspection, caching), is_looping=bool(looping(pods, now))
+        ),
         names.ACCEPTANCE_HEALTHY: Verdict(*acceptance.verdict(model.spec.speculation.algorithm, accepted)),
     }
-    verdicts[names.READY] = ready(verdicts, has_service=found.observed.get("Service", model.name) is not None)
+    has_service = found.observed.get("Service", model.name) is not None
+    verdicts[names.READY] = ready(verdicts, may_serve=inspection.may_serve, has_service=has_service)
     fields: Status = {
         "observedGeneration": model.generation,
         **counts(deployment),
@@ -72,8 +77,8 @@ def status_of(model: Model, previous: Mapping[str, Any], found: Findings, now: d
         fields["inspection"] = {
             "key": inspection.key,
             "outcome": inspection.outcome,
-            "reason": inspection.reason,
-            "message": inspection.message,
+            "reason": wording.reason(inspection.reason),
+            "message": wording.message(inspection.message),
         }
         if inspection.facts:
             fields["model"] = dict(inspection.facts)
@@ -87,7 +92,7 @@ def status_of(model: Model, previous: Mapping[str, Any], found: Findings, now: d
 def counts(deployment: Mapping[str, Any] | None) -> dict[str, int]:
     """The numbers of pods, as the Deployment counts them."""
     seen = (deployment or {}).get("status", {})
-    return {name: seen.get(name, 0) for name in ("replicas", "readyReplicas", "updatedReplicas")}
+    return {name: min(seen.get(name, 0), MAX_COUNT) for name in ("replicas", "readyReplicas", "updatedReplicas")}
 
 
 def status_of_invalid(
@@ -128,21 +133,6 @@ def before_pods(inspection: Inspection, caching: Caching) -> Verdict | None:
     return None
 
 
-def ready(verdicts: Mapping[str, Verdict], *, has_service: bool) -> Verdict:
-    """The summary: whether the endpoint answers, with what the resource asks for or while a rollout brings it."""
-    for type_ in DECISIVE:
-        verdict = verdicts[type_]
-        if verdict.status == "False" or (type_ == names.AVAILABLE and verdict.status != "True"):
-            return Verdict("False", verdict.reason, verdict.message)
-        if verdict.status == "Unknown" and verdicts[names.AVAILABLE].status != "True":
-            return Verdict("False", verdict.reason, verdict.message)
-    if not has_service:
-        return Verdict("False", "NoService", "pods answer, but no Service of ours leads to them, see condition Progressing")
-    if verdicts[names.PROGRESSING].status == "True":
-        return Verdict("True", "Updating", f"the endpoint answers; {verdicts[names.PROGRESSING].message}")
-    return Verdict("True", "Serving", "the endpoint answers")
-
-
 def conditions(
     verdicts: Mapping[str, Verdict], previous: Mapping[str, Any], generation: int, now: datetime
 ) -> list[dict[str, Any]]:
@@ -153,8 +143,8 @@ def conditions(
         {
             "type": type_,
             "status": verdict.status,
-            "reason": verdict.reason,
-            "message": verdict.message,
+            "reason": wording.reason(verdict.reason),
+            "message": wording.message(verdict.message),
             "observedGeneration": generation,
             "lastTransitionTime": _since(before.get(type_), verdict.status, stamp),
         }

@@ -5,7 +5,7 @@ import math
 
 import pytest
 from headers_builder import write_checkpoint
-from operator_builders import HUB_PAIR, UID, fits, make_job, make_model, make_pod, make_resource, observe, terminated
+from operator_builders import HUB_PAIR, NOW, UID, fits, make_job, make_model, make_pod, make_resource, observe, terminated
 from released_pairs import TINY_TARGET_CONFIG, target_shapes
 
 from paceline_compat import MetadataError, Verdict, inspect_pair
@@ -59,7 +59,7 @@ def broken(rule="draft.vocab_size", reason="VocabMismatch", field="draft.vocab_s
 )
 def test_no_verdict_yet(objects, reason, failed):
     """Each way of not knowing has its reason; only a Job that gave up is tried anew."""
-    found = inspection.read(MODEL, {}, observe(objects))
+    found = inspection.read(MODEL, {}, observe(objects), NOW)
 
     assert (found.outcome, found.reason, found.failed_at is not None) == (inspection.PENDING, reason, failed)
     assert not found.may_serve
@@ -69,7 +69,7 @@ def test_verdict_is_read_from_a_pod():
     """One pod that ended well is enough, whatever others did before."""
     pods = [make_pod("a", "inspect", JOB, **terminated("x", 1)), make_pod("b", "inspect", JOB, **terminated(GOOD))]
 
-    found = inspection.read(MODEL, {}, observe([make_job(JOB), *pods]))
+    found = inspection.read(MODEL, {}, observe([make_job(JOB), *pods]), NOW)
 
     assert (found.outcome, found.message, found.facts) == ("Compatible", "fits", {"blockSize": 8})
 
@@ -78,8 +78,8 @@ def test_recorded_verdict_needs_no_job():
     """It lives in the status, under the key of what was inspected; another key is another question."""
     recorded = {"key": fits(MODEL).key, "outcome": "Incompatible", "reason": "VocabMismatch", "message": "5 is not 6"}
 
-    known = inspection.read(MODEL, {"inspection": recorded}, Observed({}))
-    other = inspection.read(make_model(speculation={"algorithm": "ngram"}), {"inspection": recorded}, Observed({}))
+    known = inspection.read(MODEL, {"inspection": recorded}, Observed({}), NOW)
+    other = inspection.read(make_model(speculation={"algorithm": "ngram"}), {"inspection": recorded}, Observed({}), NOW)
 
     assert (known.outcome, other.outcome) == ("Incompatible", inspection.PENDING)
 
@@ -239,7 +239,7 @@ def test_a_draft_is_read_with_the_token_that_is_given_for_it(tmp_path, monkeypat
 )
 def test_where_the_weights_are(model, status, objects, expected):
     """Serving waits for the cache, where there is one."""
-    found = caching.read(model, status, observe(objects))
+    found = caching.read(model, status, observe(objects), NOW)
 
     assert (found.is_done, found.reason) == expected
 
@@ -248,11 +248,11 @@ def test_recorded_cache_is_believed_while_its_claim_exists():
     """A claim that was deleted by hand is filled again."""
     claim = make_claim("1")
     filled = observe([claim, make_job(CACHE_JOB, "Complete", made_at="1")])
-    recorded = {"cache": {"key": caching.read(CACHED_MODEL, {}, filled).key}}
+    recorded = {"cache": {"key": caching.read(CACHED_MODEL, {}, filled, NOW).key}}
 
-    assert caching.read(CACHED_MODEL, recorded, observe([claim])).is_done
-    assert not caching.read(CACHED_MODEL, recorded, Observed({})).is_done
-    assert not caching.read(CACHED_MODEL, recorded, observe([make_claim("3")])).is_done
+    assert caching.read(CACHED_MODEL, recorded, observe([claim]), NOW).is_done
+    assert not caching.read(CACHED_MODEL, recorded, Observed({}), NOW).is_done
+    assert not caching.read(CACHED_MODEL, recorded, observe([make_claim("3")]), NOW).is_done
 
 
 def test_a_job_without_pods_names_what_may_refuse_them():
@@ -261,8 +261,8 @@ def test_a_job_without_pods_names_what_may_refuse_them():
         (MODEL, inspection.read, JOB, "inspect"),
         (CACHED_MODEL, caching.read, CACHE_JOB, "cache"),
     ):
-        refused = read(model, {}, observe([make_job(job)])).message
-        running = read(model, {}, observe([make_job(job), make_pod("a", component, job)])).message
+        refused = read(model, {}, observe([make_job(job)]), NOW).message
+        running = read(model, {}, observe([make_job(job), make_pod("a", component, job)]), NOW).message
 
         assert f"kubectl describe job {job}" in refused
         assert "quota" not in running

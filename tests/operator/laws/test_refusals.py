@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from headers_builder import write_checkpoint
-from operator_builders import make_job, make_pod, make_resource, observe, terminated
+from operator_builders import NOW, make_job, make_pod, make_resource, observe, terminated
 from released_pairs import TINY_TARGET_CONFIG, draft_shapes, target_shapes, tiny_draft_config
 
 from paceline_compat import RULES
@@ -156,7 +156,7 @@ def told_by_the_job(folder: Path, model, log: Path) -> tuple[str, str, str]:
     assert inspect.main([*line, *(["--num-steps", str(depth)] if depth else [])], log) == 0
     name = job_name(model)
     pod = make_pod("a", "inspect", name, **terminated(log.read_text()))
-    return tuple(compatible(inspection.read(model, {}, observe([make_job(name), pod]))))
+    return tuple(compatible(inspection.read(model, {}, observe([make_job(name), pod]), NOW)))
 
 
 def test_the_table_is_covered():

@@ -66,10 +66,10 @@ class Emulated:
         async with aiohttp.ClientSession(self.url) as session, session.post(path_of(kind, "ml"), json=body) as answer:
             answer.raise_for_status()
 
-    async def give_verdict(self, outcome: str = "Compatible", reason: str = "Compatible") -> None:
+    async def give_verdict(self, outcome: str = "Compatible", reason: str = "Compatible", message: str = "") -> None:
         """Play the inspect Job's pod."""
         job = (await self.until(lambda: [name for name in self.names("jobs") if "-inspect-" in name], "an inspect Job"))[-1]
-        message = json.dumps({"outcome": outcome, "reason": reason, "message": f"it is {outcome}"})
+        message = json.dumps({"outcome": outcome, "reason": reason, "message": message or f"it is {outcome}"})
         pod = make_pod(f"{job}-pod", "inspect", job, **terminated(message))
         owner = {"kind": "Job", "name": job, "uid": self.find("jobs", job)["metadata"]["uid"]}
         pod["metadata"] |= {"namespace": "ml", "ownerReferences": [owner]}

@@ -26,6 +26,7 @@ from paceline_operator.objects.common import child, labels
 from paceline_operator.objects.inspect import job_name
 from paceline_operator.observed.ownership import is_child, why_not_ours
 from paceline_operator.planning.desired import desired, inherit
+from paceline_operator.planning.drift import Remainders
 from paceline_operator.planning.plan import plan
 from paceline_operator.status.status import Findings, status_of
 
@@ -57,7 +58,7 @@ def without_owner(found, **annotations):
 
 def step_for(model, observed):
     wanted = desired(model, CONFIG, inherit(model, {}, observed), frozenset())
-    return plan(model, wanted, observed, fits(model), CACHED, NOW)
+    return plan(model, wanted, observed, fits(model), CACHED, NOW, Remainders())
 
 
 @pytest.mark.parametrize("owners", OTHERS.values(), ids=OTHERS)
@@ -187,4 +188,4 @@ def test_a_verdict_is_believed_of_the_models_own_job_only():
         ([told], inspection.PENDING),
         ([job, stray], inspection.PENDING),
     ):
-        assert inspection.read(model, {}, observe(objects)).outcome == outcome
+        assert inspection.read(model, {}, observe(objects), NOW).outcome == outcome

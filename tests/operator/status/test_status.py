@@ -142,11 +142,11 @@ def test_a_crashing_pods_last_words_are_shown():
     ],
 )
 def test_verdict_is_the_condition(verdict, compatible):
-    """Reason and text are the table's, and Ready repeats them while nothing serves."""
+    """Reason and text are the table's, and Ready repeats them while they keep pods from being made."""
     found = conditions(status_for(Observed({}), verdict=verdict))
 
     assert found["Compatible"] == compatible
-    assert found["Ready"] == ("False", compatible[1])
+    assert found["Ready"] == ("False", "NotDeployed" if verdict.may_serve else compatible[1])
 
 
 def test_an_incompatible_change_is_not_ready_though_old_pods_serve():
