@@ -38,6 +38,14 @@ def test_what_is_stated_is_bounded_by_what_is_free_on_the_device(engine):
     assert ["memory_bytes", "num_pages"] == [answer.param for answer in refused]
     assert [None] * 3 == [answer.error for answer in rebuilt]
     assert before.token_ids == run(engine, PROMPT)["one"].token_ids
+    assert_captured(engine)
+
+
+def assert_captured(engine):
+    """Steps after a rebuild are replayed as those before it."""
+    decoder = engine.executor._decoder
+    assert decoder.num_captured > 0
+    assert not decoder._refused
 
 
 def test_an_allocation_that_fails_brings_the_old_sizes_back(engine):
@@ -56,4 +64,5 @@ def test_an_allocation_that_fails_brings_the_old_sizes_back(engine):
     assert ("num_pages", 64) == (rebuilt.param, rebuilt.num_pages)
     assert "out of memory" in rebuilt.error
     assert (before.token_ids, 0) == (again.token_ids, again.cached_tokens)
+    assert_captured(engine)
     assert engine.rebuild(Rebuild(num_pages=(8 << 30) // page_bytes)).error is None

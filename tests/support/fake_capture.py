@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, is_dataclass
+import weakref
+from dataclasses import dataclass, fields, is_dataclass
 
 import torch
 
@@ -13,11 +14,11 @@ class FakeCaptured:
     Other results are new each time: what leaves a graph is copied by a GPU's stream, but not on a CPU.
     """
 
-    def __init__(self, work):
+    def __init__(self, work, record):
         self._work = work
+        self._record = record
         self._result = None
         self._is_read_by_others = False
-        self.num_replays = 0
 
     @property
     def result(self):
@@ -28,7 +29,7 @@ class FakeCaptured:
 
     def replay(self):
         """Do the work, and leave the result where the others lay."""
-        self.num_replays += 1
+        self._record.num_replays += 1
         found = self._work()
         if self._is_read_by_others:
             overwrite(self._result, found)
@@ -36,19 +37,38 @@ class FakeCaptured:
             self._result = found
 
 
+@dataclass
+class Record:
+    """What is known of a capture, also when it is gone."""
+
+    num_replays: int = 0
+
+
 class FakeCapture:
-    """Captures everything that does not fail a check of `refuses`, and remembers it."""
+    """Captures everything that does not fail a check of `refuses`, and remembers it.
+
+    Like torch it refuses a pool whose graphs are all gone.
+    """
 
     def __init__(self, refuses: bool = False):
-        self.captured: list[FakeCaptured] = []
+        self.captured: list[Record] = []
         self._refuses = refuses
+        self.forget()
+
+    def forget(self) -> None:
+        """See `Capture`."""
+        self._pool: list[weakref.ref[FakeCaptured]] = []
 
     def __call__(self, work):
         """See `Capture`."""
         if self._refuses:
             raise RuntimeError("operation not permitted when stream is capturing")
-        self.captured.append(FakeCaptured(work))
-        return self.captured[-1]
+        if self._pool and not any(graph() for graph in self._pool):
+            raise RuntimeError("it->second->use_count > 0 INTERNAL ASSERT FAILED")
+        self.captured.append(Record())
+        captured = FakeCaptured(work, self.captured[-1])
+        self._pool.append(weakref.ref(captured))
+        return captured
 
 
 def overwrite(old, new) -> None:

@@ -60,6 +60,10 @@ class Capture(Protocol):
         """Raises RuntimeError for work that cannot be recorded."""
         ...
 
+    def forget(self) -> None:
+        """All that was recorded is gone."""
+        ...
+
 
 @dataclass(frozen=True)
 class _Kind:
@@ -96,6 +100,7 @@ class GraphDecoder:
 
     def forget(self) -> None:
         """Let go of all graphs: they know the caches by their place, and others will be allocated."""
+        self._capture.forget()
         self._steps: OrderedDict[_Kind, _Step | None] = OrderedDict()
         self._drafts: dict[tuple[int, int], Captured[Proposal]] = {}
         self._refused: set[_Kind] = set()
@@ -152,6 +157,10 @@ class CudaCapture:
 
     def __init__(self, device: torch.device) -> None:
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin another pool: torch refuses one whose graphs are all gone, which a rebuild and a first failure leave behind."""
         self._pool = torch.cuda.graph_pool_handle()
 
     def __call__(self, work: Callable[[], T]) -> Captured[T]:
@@ -162,6 +171,9 @@ class CudaCapture:
             graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
             try:
                 result = work()
+            except BaseException:
+                self.forget()
+                raise
             finally:
                 graph.capture_end()
         current.wait_stream(self._stream)

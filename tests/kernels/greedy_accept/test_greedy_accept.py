@@ -67,6 +67,7 @@ def test_an_id_is_one_of_the_vocabulary(fill: float) -> None:
 @pytest.mark.parametrize("vocab", [248_320, 151_936, 49_152])
 def test_real_vocabularies(vocab: int, width: int) -> None:
     """In bf16, where ties are many."""
-    (run, num_tokens), found = (greedy_accept(*case(width, vocab, "cuda", torch.bfloat16), backend=backend) for backend in BOTH)
+    given = case(width, vocab, "cuda", torch.bfloat16)
+    (run, num_tokens), found = (greedy_accept(*given, backend=backend) for backend in BOTH)
     assert torch.equal(run, found[0])
     assert torch.equal(num_tokens, found[1])

@@ -102,7 +102,7 @@ def test_steps_are_steady_once_they_are_replayed(target) -> None:
 
 
 def test_other_caches_need_other_graphs(target) -> None:
-    """A rebuild forgets them all, and texts stay the same."""
+    """A rebuild forgets them all, texts stay the same, and steps are captured anew, in another pool."""
     engine, decoder = graph_engine(target)
     before = texts(engine)
     assert decoder.num_captured == 1
@@ -111,6 +111,7 @@ def test_other_caches_need_other_graphs(target) -> None:
 
     assert decoder.num_captured == 0
     assert before == texts(engine)
+    assert decoder.num_captured == 1
 
 
 def test_a_rehearsal_leaves_no_trace(target) -> None:
