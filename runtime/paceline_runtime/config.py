@@ -28,7 +28,8 @@ class EngineConfig:
     steps on a GPU instead of launching them kernel by kernel; a CPU has none. `speculative_adaptive` verifies fewer drafts,
     down to none, where that is measured to be faster. `decode_prefill_tokens` fixes the prompt tokens of a step that also
     decodes; `None` measures how many take about as long as the decode step. Requests without a seed take `seed`.
-    `dummy_weights` draws random weights, for benchmarks without a checkpoint.
+    `dummy_weights` draws random weights, for benchmarks without a checkpoint. `tiles` is a file of `paceline bench tune`: how
+    products of few rows are cut on this GPU.
     """
 
     model_path: str
@@ -51,6 +52,7 @@ class EngineConfig:
     cuda_graphs: bool = True
     seed: int = 0
     dummy_weights: bool = False
+    tiles: str | None = None
     threads: int | None = None
 
     def problems(self) -> list[str]:
@@ -64,6 +66,7 @@ class EngineConfig:
 
         return [
             (bool(self.model_path), "--model is empty: give a folder with safetensors or a .gguf file"),
+            (self.tiles != "", "--tiles is empty: name a file of `paceline bench tune`, or drop it"),
             (self.dtype in get_args(DType), f"--dtype must be one of {', '.join(get_args(DType))}, got {self.dtype!r}"),
             (self.cache_type in get_args(CacheType), f"--cache-type must be prefix or naive, got {self.cache_type!r}"),
             (0.0 < self.memory_ratio <= 1.0, f"--memory-ratio must be above 0 and at most 1, got {self.memory_ratio}"),

@@ -23,6 +23,7 @@ def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
     )
     model.add_argument("--dummy-weights", action="store_true", help="random weights: only config.json and tokenizer are read")
     model.add_argument("--threads", type=int, metavar="N", help="CPU threads of the engine (default: all cores)")
+    model.add_argument("--tiles", metavar="FILE", help="cuts of products, from `paceline bench tune` (default: as shipped)")
     model.add_argument("--seed", type=int, default=0, help="seed of the engine's own randomness (default: 0)")
     _add_speculation(parser.add_argument_group("speculative decoding"))
     _add_batching(parser.add_argument_group("memory and batching"))
@@ -81,6 +82,7 @@ def engine_config(args: argparse.Namespace) -> EngineConfig:
         seed=args.seed,
         dummy_weights=args.dummy_weights,
         threads=args.threads,
+        tiles=args.tiles,
     )
 
 

@@ -11,7 +11,7 @@ import torch
 from paceline_kernels.backend import Backend, runs_kernel
 from paceline_kernels.gated_act import gated_act
 from paceline_kernels.skinny_linear import reference
-from paceline_kernels.skinny_linear.tiles import NO_TILES, Kind, Product, Tile, TileTable, shipped_tiles
+from paceline_kernels.skinny_linear.tiles import NO_TILES, Kind, Product, Tile, TileTable, read_tiles, shipped_tiles
 
 __all__ = [
     "NO_TILES",
@@ -19,6 +19,7 @@ __all__ = [
     "Product",
     "Tile",
     "TileTable",
+    "read_tiles",
     "shipped_tiles",
     "skinny_gated_linear",
     "skinny_linear",

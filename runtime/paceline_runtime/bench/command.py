@@ -32,6 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_shape(added["step"])
     _add_step(added["step"])
     _add_shape(added["share"])
+    _add_tiles(added["step"])
+    _add_tiles(added["share"])
     _add_share(added["share"])
     _add_peer(added["peer"])
     for one in added.values():
@@ -63,6 +65,10 @@ def _add_shape(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", default="auto", choices=get_args(DType), help="auto: bfloat16 on a GPU, else float32")
     parser.add_argument("--device", default="auto", help="auto: a GPU if there is one")
     parser.add_argument("--threads", type=_at_least(1), metavar="N", help="CPU threads (default: torch's)")
+
+
+def _add_tiles(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--tiles", metavar="FILE", help="cuts of products, from `bench tune` (default: as shipped)")
 
 
 def _add_step(parser: argparse.ArgumentParser) -> None:

@@ -24,7 +24,8 @@ from paceline_runtime.bench.shapes import SHAPES, Shape, find_shape
 from paceline_runtime.config import EngineConfig
 from paceline_runtime.engine.build import pick_device, pick_dtype
 from paceline_runtime.errors import ConfigError
-from paceline_runtime.layers.parameters import Parameters
+from paceline_runtime.layers.parameters import Parameters, StorageOf, all_dense
+from paceline_runtime.layers.tiles import device_name, tiles_for
 from paceline_runtime.loaders import load_target
 from paceline_runtime.loaders.fill import fill_dummy
 from paceline_runtime.models.base import TargetModel
@@ -38,17 +39,21 @@ from paceline_runtime.speculative.registry import load_proposer
 
 @dataclass(frozen=True)
 class Subject:
-    """A loaded target of a shape; `path` is the folder that holds its `config.json` for as long as the measurement runs."""
+    """A loaded target of a shape; `path` is the folder that holds its `config.json` for as long as the measurement runs.
+
+    `storage_of` is as in `Parameters`, for the target and for proposers.
+    """
 
     shape: Shape
     path: Path
     target: TargetModel
     is_dummy: bool
+    storage_of: StorageOf
 
     def proposer(self, algorithm: str, num_drafts: int | None, max_model_len: int) -> Proposer | None:
         """A fresh proposer; None for `off`. Raises ValueError for an algorithm that this target cannot have."""
         if algorithm == "dflash":
-            return dummy_dflash(self._draft_content(), self.target, num_drafts)
+            return dummy_dflash(self._draft_content(), self.target, num_drafts, self.storage_of)
         if algorithm in MAX_NUM_STEPS:
             _refuse_deeper(num_drafts, MAX_NUM_STEPS[algorithm])
         config = EngineConfig(
@@ -57,7 +62,7 @@ class Subject:
             speculative_num_steps=None if algorithm == "off" else num_drafts,
             dummy_weights=self.is_dummy,
         )
-        return load_proposer(config, self.target, max_model_len)
+        return load_proposer(config, self.target, max_model_len, storage_of=self.storage_of)
 
     def _draft_content(self) -> dict[str, Any]:
         if self.shape.draft is not None:
@@ -66,30 +71,36 @@ class Subject:
 
 
 @contextmanager
-def subject(args: argparse.Namespace, num_positions: int) -> Iterator[Subject]:
-    """The target that the flags describe, with room for `num_positions`. Raises ConfigError with what would do."""
+def subject(args: argparse.Namespace, num_positions: int, storage_of: StorageOf | None = None) -> Iterator[Subject]:
+    """The target that the flags describe, with room for `num_positions`. Raises ConfigError with what would do.
+
+    Without `storage_of`, products are cut as `--tiles` says.
+    """
     if args.threads is not None:
         torch.set_num_threads(args.threads)
     device = pick_device(args.device)
     dtype = pick_dtype(args.dtype, device)
     shape = find_shape(args.shape)
+    storage_of = storage_of or all_dense(tiles_for(device_name(device), dtype, args.tiles))
     if not args.dummy_weights:
         _refuse_without_weights(args)
-        target = load_target(args.shape, dtype=dtype, device=device)
-        yield Subject(shape, Path(args.shape), target, is_dummy=False)
+        target = load_target(args.shape, dtype=dtype, device=device, storage_of=storage_of)
+        yield Subject(shape, Path(args.shape), target, False, storage_of)
         return
     shape = shape.with_layers(args.layers).with_positions(num_positions)
     with TemporaryDirectory(prefix="paceline-bench-") as folder:
         (Path(folder) / "config.json").write_text(json.dumps(shape.target))
-        target = load_target(folder, dtype=dtype, device=device, dummy=True)
-        yield Subject(shape, Path(folder), target, is_dummy=True)
+        target = load_target(folder, dtype=dtype, device=device, dummy=True, storage_of=storage_of)
+        yield Subject(shape, Path(folder), target, True, storage_of)
 
 
-def dummy_dflash(content: dict[str, Any], target: TargetModel, num_drafts: int | None) -> DFlashProposer:
+def dummy_dflash(
+    content: dict[str, Any], target: TargetModel, num_drafts: int | None, storage_of: StorageOf | None = None
+) -> DFlashProposer:
     """A DFlash 2 proposer with random weights for the draft that `content` describes; k defaults to block_size - 1."""
     facts = draft_facts("random draft", content, {})
     config = WholeDraft.of(facts)
-    parameters = Parameters(draft_dtype(target.dtype, target.device), target.device)
+    parameters = Parameters(draft_dtype(target.dtype, target.device), target.device, storage_of=storage_of)
     draft = Draft(config, parameters)
     fill_dummy(parameters)
     _refuse_deeper(num_drafts, config.block_size - 1)

@@ -34,6 +34,8 @@ from paceline_runtime.engine.memory import (
 )
 from paceline_runtime.engine.preflight import read_pair
 from paceline_runtime.engine.warmup import rehearse, warm_up
+from paceline_runtime.layers.parameters import all_dense
+from paceline_runtime.layers.tiles import device_name, tiles_for
 from paceline_runtime.loaders import load_target
 from paceline_runtime.messages import Rebuild
 from paceline_runtime.models.base import TargetMemory, TargetModel
@@ -50,8 +52,8 @@ Progress = Callable[[str, float], None]
 def build_engine(config: EngineConfig, on_progress: Progress | None = None, decode: Decode | None = None) -> Engine:
     """Load everything `config` names and return an engine that has decoded once.
 
-    `decode` turns ids to text, for stop strings. Raises ValueError (or the loaders' own errors) with all that is wrong; nothing
-    large is allocated before the memory plan says that it fits.
+    `decode` turns ids to text, for stop strings. Raises ValueError (or the loaders' own errors) with all that is wrong, and
+    ConfigError for a file of tiles that cannot be used; nothing large is allocated before the memory plan says that it fits.
     """
     report = on_progress or (lambda phase, fraction: None)
     problems = config.problems()
@@ -61,6 +63,7 @@ def build_engine(config: EngineConfig, on_progress: Progress | None = None, deco
         torch.set_num_threads(config.threads)
     device = pick_device(config.device)
     dtype = pick_dtype(config.dtype, device)
+    storage_of = all_dense(tiles_for(device_name(device), dtype, config.tiles))
     if config.memory_bytes is not None:
         refuse_more_than_there_is(config.memory_bytes, available_bytes(config, device=device))
     facts, draft = read_pair(config, dtype, budget_bytes(config, device=device))
@@ -72,9 +75,10 @@ def build_engine(config: EngineConfig, on_progress: Progress | None = None, deco
         facts=facts,
         on_progress=lambda done, total: report("loading the target", 0.8 * done / max(total, 1)),
         dummy=config.dummy_weights,
+        storage_of=storage_of,
     )
     report("loading the draft", 0.8)
-    proposer = load_proposer(config, target, config.max_model_len or facts.max_positions, draft)
+    proposer = load_proposer(config, target, config.max_model_len or facts.max_positions, draft, storage_of)
     engine = assemble(config, target, proposer, decode)
     report("warming up", 0.9)
     warm_up(engine)

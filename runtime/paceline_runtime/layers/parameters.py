@@ -12,9 +12,10 @@ from itertools import groupby
 
 import torch
 
-from paceline_kernels.skinny_linear import NO_TILES, shipped_tiles
+from paceline_kernels.skinny_linear import TileTable
 from paceline_runtime.layers.linear import Linear
 from paceline_runtime.layers.norm import RmsNorm
+from paceline_runtime.layers.tiles import shipped_for
 from paceline_runtime.layers.weights.base import Place, Storage, Weight, WeightStack
 from paceline_runtime.layers.weights.dense import Convert, Dense, DensePlace
 from paceline_runtime.layers.weights.shard import Shard, Split
@@ -23,20 +24,22 @@ StorageOf = Callable[[str], Storage]
 """How a checkpoint stores the matrix of the module with this name."""
 
 
-def all_dense(device: torch.device) -> StorageOf:
-    """Plain values for every module; their products are cut as measured on this device."""
-    tiles = shipped_tiles(torch.cuda.get_device_name(device)) if device.type == "cuda" else NO_TILES
+def all_dense(tiles: TileTable) -> StorageOf:
+    """Plain values for every module, their products cut as in this table."""
     return lambda name: Dense(tiles)
 
 
 class Parameters:
-    """Allocates on `device`, for an engine that computes in `dtype`; `places` maps stored names to memory."""
+    """Allocates on `device`, for an engine that computes in `dtype`; `places` maps stored names to memory.
+
+    Without `storage_of` all are plain values, whose products are cut as shipped for this device.
+    """
 
     def __init__(
         self, dtype: torch.dtype, device: torch.device, *, shard: Shard | None = None, storage_of: StorageOf | None = None
     ) -> None:
         self.dtype, self.device, self.shard = dtype, device, shard or Shard()
-        self.storage_of = storage_of or all_dense(device)
+        self.storage_of = storage_of or all_dense(shipped_for(device))
         self.places: dict[str, Place] = {}
         self._otherwise: list[tuple[Mapping[str, Place], Callable[[], dict[str, Place]]]] = []
         self._allocated_bytes = 0

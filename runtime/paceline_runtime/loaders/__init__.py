@@ -13,7 +13,7 @@ from paceline_compat.errors import MetadataError, MissingFileError
 from paceline_compat.facts.records import TargetFacts
 from paceline_compat.facts.target_tensors import expected_shapes, is_unread
 from paceline_compat.formats.tensors import TensorInfo
-from paceline_runtime.layers.parameters import Parameters
+from paceline_runtime.layers.parameters import Parameters, StorageOf
 from paceline_runtime.loaders.fill import Progress, check_tensors, fill, fill_dummy
 from paceline_runtime.loaders.read import read_target_tensor
 from paceline_runtime.models.base import TargetModel
@@ -46,10 +46,12 @@ def load_target(
     facts: TargetFacts | None = None,
     on_progress: Progress | None = None,
     dummy: bool = False,
+    storage_of: StorageOf | None = None,
 ) -> TargetModel:
     """Load the target in a Hugging Face folder or a .gguf file, weights in `dtype` on `device`.
 
     `facts` are its own, where they have been read and judged before. `dummy` makes random weights from the config alone.
+    `storage_of` is as in `Parameters`.
     Raises MetadataError (a ValueError) naming the file, every field or tensor that is wrong, and what would do.
     """
     path, device = Path(path), torch.device(device)
@@ -61,7 +63,7 @@ def load_target(
         _LOG.info("%s: the vision tower is not loaded, only text is served", facts.name)
     if not dummy:  # a config may claim any size: the tensors that are there must bear it out before memory is taken
         check_tensors(facts.name, _read_tensors(facts), expected_shapes(facts))
-    parameters = Parameters(dtype, device)
+    parameters = Parameters(dtype, device, storage_of=storage_of)
     model = build_model(facts, parameters)
     parameters.settle(facts.tensors)
     assert parameters.shapes() == expected_shapes(facts), "a model asks for the tensors that its facts let expect"

@@ -236,6 +236,7 @@ def test_impossible_acceptance_is_refused(folder):
         (("--num-steps", "3"), "--num-steps has no meaning with --algorithms off"),
         (("--tokens-per-step", "2"), "--tokens-per-step has no meaning with --algorithms off"),
         (("--device", "nowhere"), "--device must be"),
+        (("--device", "cpu", "--tiles", "own.json"), r"--tiles .* has no meaning on a CPU"),
         (("--device", "cpu", "--profile"), "--profile lists a GPU's kernels and a CPU has none"),
     ],
 )

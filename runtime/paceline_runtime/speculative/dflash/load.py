@@ -14,7 +14,7 @@ from paceline_compat.facts.draft_tensors import expected_shapes
 from paceline_compat.facts.records import DraftFacts, TargetFacts, WholeDraft
 from paceline_compat.rules.pair import Options, Pair
 from paceline_compat.rules.table import find_problems
-from paceline_runtime.layers.parameters import Parameters
+from paceline_runtime.layers.parameters import Parameters, StorageOf
 from paceline_runtime.loaders.fill import check_tensors, fill
 from paceline_runtime.loaders.read import read_tensor
 from paceline_runtime.models.base import TargetModel
@@ -36,6 +36,7 @@ def load_proposer(
     dtype: torch.dtype,
     device: torch.device,
     max_model_len: int,
+    storage_of: StorageOf | None = None,
 ) -> DFlashProposer:
     """Load the draft of these facts for a target; `dtype` is the engine's.
 
@@ -43,17 +44,17 @@ def load_proposer(
     kernels draft another block than the references.
     """
     refuse_misfit(facts, target.facts, Options(num_steps=num_drafts, max_model_len=max_model_len))
-    proposer = DFlashProposer(load_draft(facts, draft_dtype(dtype, device), device), target, num_drafts)
+    proposer = DFlashProposer(load_draft(facts, draft_dtype(dtype, device), device, storage_of), target, num_drafts)
     _log.info("%s: %s", facts.name, check_draft(proposer, target))
     return proposer
 
 
-def load_draft(facts: DraftFacts, dtype: torch.dtype, device: torch.device) -> Draft:
+def load_draft(facts: DraftFacts, dtype: torch.dtype, device: torch.device, storage_of: StorageOf | None = None) -> Draft:
     """The draft of a checkpoint that the rules let pass, whatever float dtype it is stored in."""
     shapes = expected_shapes(facts)
     # A config may claim any size: the tensors that are there must bear it out before memory is taken.
     check_tensors(facts.name, facts.tensors, shapes)
-    parameters = Parameters(dtype, device)
+    parameters = Parameters(dtype, device, storage_of=storage_of)
     draft = Draft(WholeDraft.of(facts), parameters)
     assert parameters.shapes() == shapes, "a draft asks for the tensors that its facts let expect"
     fill(facts.name, facts.tensors, parameters, lambda name: read_tensor(facts.tensors[name], device))

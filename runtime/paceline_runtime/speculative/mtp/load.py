@@ -5,7 +5,7 @@ from __future__ import annotations
 from paceline_compat.errors import MetadataError
 from paceline_compat.facts.target_tensors import expected_mtp_shapes, mtp_name
 from paceline_compat.rules.pair import MAX_NUM_STEPS
-from paceline_runtime.layers.parameters import Parameters
+from paceline_runtime.layers.parameters import Parameters, StorageOf
 from paceline_runtime.loaders.fill import Progress, check_tensors, fill, fill_dummy
 from paceline_runtime.loaders.read import read_tensor
 from paceline_runtime.models.base import TargetModel
@@ -16,7 +16,14 @@ from paceline_runtime.speculative.mtp.proposer import MtpProposer
 _REMEDY = "use ngram, dflash with a draft, or off"
 
 
-def load_mtp(target: TargetModel, num_drafts: int, *, on_progress: Progress | None = None, dummy: bool = False) -> MtpProposer:
+def load_mtp(
+    target: TargetModel,
+    num_drafts: int,
+    *,
+    on_progress: Progress | None = None,
+    dummy: bool = False,
+    storage_of: StorageOf | None = None,
+) -> MtpProposer:
     """Load the head beside its target, from the same checkpoint, in the target's dtype on its device.
 
     `dummy` makes random weights. Raises MetadataError (a ValueError) when the target's family or the checkpoint has no head,
@@ -33,7 +40,7 @@ def load_mtp(target: TargetModel, num_drafts: int, *, on_progress: Progress | No
     shapes = expected_mtp_shapes(facts)
     if not dummy:
         check_tensors(facts.name, tensors, shapes)
-    parameters = Parameters(target.dtype, target.device)
+    parameters = Parameters(target.dtype, target.device, storage_of=storage_of)
     head = MtpHead(target, parameters)
     parameters.settle(tensors)
     assert parameters.shapes() == shapes, "the head asks for the tensors that its target's facts let expect"
