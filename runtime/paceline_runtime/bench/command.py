@@ -22,6 +22,8 @@ MEASUREMENTS = {
     "share": "inter-token time of decoding requests alone and while a long prompt prefills",
     "peer": "decode and prefill against transformers' generate, and the server's memory, for a GGUF model",
 }
+_FILES = ("json", "plot", "out")
+"""Flags that name a file to write."""
 _ALGORITHMS = ("off", "ngram", "mtp", "dflash")
 
 
@@ -42,8 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run one measurement; the exit status."""
-    if args.json is not None:
-        _refuse_unwritable(Path(args.json))
+    for flag in _FILES:
+        if (file := getattr(args, flag, None)) is not None:
+            _refuse_unwritable(f"--{flag}", Path(file))
     module = importlib.import_module(f"paceline_runtime.bench.{args.measurement}")
     try:
         return int(module.run(args))
@@ -51,11 +54,11 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(str(error).splitlines()) from error
 
 
-def _refuse_unwritable(file: Path) -> None:
+def _refuse_unwritable(flag: str, file: Path) -> None:
     """Before the minutes of a measurement, not after."""
     is_free = not file.exists() and file.parent.is_dir()
     if file.is_dir() or not os.access(file.parent if is_free else file, os.W_OK):
-        raise ConfigError([f"--json {file} cannot be written: name a file in a folder that is there"])
+        raise ConfigError([f"{flag} {file} cannot be written: name a file in a folder that is there"])
 
 
 def _add_shape(parser: argparse.ArgumentParser) -> None:
@@ -80,12 +83,14 @@ def _add_step(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--context-tokens", default="1024", type=_numbers, metavar="N,M", help=contexts)
     parser.add_argument("--steps", type=_at_least(1), default=32, metavar="N", help="decode steps to measure (default: 32)")
     parser.add_argument(
-        "--prefill-tokens", type=_at_least(0), default=8192, metavar="N", help="prompt of the prefill, 0: none (default: 8192)"
+        "--prefill-tokens", type=_at_least(0), metavar="N", help="prompt of the prefill, 0: none (default: 8192)"
     )
+    parser.add_argument("--pretend-contexts", action="store_true", help="compute no prompt: a sweep in seconds a row")
     parser.add_argument(
         "--prefill-chunk", type=_at_least(PAGE_TOKENS), default=2048, metavar="N", help="prompt tokens a step (default: 2048)"
     )
     parser.add_argument("--tokens-per-step", type=float, metavar="X", help="synthetic acceptance (default: as published)")
+    parser.add_argument("--plot", metavar="FILE.svg", help="draw step ms against the batch")
     parser.add_argument(
         "--profile", action="store_true", help="list a step's kernels with bytes and share of the limit; GPU only"
     )

@@ -15,10 +15,12 @@ from dataclasses import dataclass
 import torch
 
 from paceline_compat.memory.parts import PAGE_TOKENS
+from paceline_runtime.bench.pretend import pretended
 from paceline_runtime.bench.subjects import Subject
 from paceline_runtime.bench.timing import synchronize
 from paceline_runtime.bench.trace import StepTrace, trace_steps
 from paceline_runtime.config import EngineConfig
+from paceline_runtime.engine.budget import PrefillBudget
 from paceline_runtime.engine.build import assemble
 from paceline_runtime.engine.core import Engine
 from paceline_runtime.errors import ConfigError
@@ -53,12 +55,16 @@ class StepTimes:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Room for `num_requests` whole contexts, and the prompt tokens of a step."""
+    """Room for `num_requests` whole contexts, and the prompt tokens of a step.
+
+    `pretends`: no prompt is computed, and a step takes up as many tokens as there are.
+    """
 
     num_requests: int
     max_model_len: int
     prefill_chunk: int
     decode_prefill_tokens: int | None = None
+    pretends: bool = False
 
 
 def make_engine(one: Subject, proposer: Proposer | None, sizes: Sizes, accept: Accept = judge) -> Engine:
@@ -72,7 +78,11 @@ def make_engine(one: Subject, proposer: Proposer | None, sizes: Sizes, accept: A
         num_pages=sizes.num_requests * -(-sizes.max_model_len // PAGE_TOKENS),
         cache_type="naive",
     )
-    return assemble(config, one.target, proposer, accept=accept)
+    if not sizes.pretends:
+        return assemble(config, one.target, proposer, accept=accept)
+    everything = sizes.num_requests * sizes.max_model_len
+    budget = PrefillBudget(everything, fixed_tokens=everything)
+    return assemble(config, one.target, proposer, accept=accept, prefill=pretended, budget=budget)
 
 
 @contextmanager

@@ -8,11 +8,13 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from paceline_runtime.bench.acceptance import assumed_tokens_per_step
 from paceline_runtime.bench.drive import Sizes, make_engine, prefill_s, released
 from paceline_runtime.bench.limits import Limits, measure_limits
 from paceline_runtime.bench.parts import PROFILE_HEAD, parts_of, profile_rows
+from paceline_runtime.bench.plot import lines_of, svg
 from paceline_runtime.bench.report import device_text, table, write_json
 from paceline_runtime.bench.shapes import Shape, find_shape
 from paceline_runtime.bench.subjects import Subject, subject
@@ -20,11 +22,13 @@ from paceline_runtime.bench.sweep import Acceptance, Cell, Decode, Run, Unfit, m
 from paceline_runtime.engine.build import pick_device
 from paceline_runtime.errors import ConfigError
 
+DEFAULT_PREFILL_TOKENS = 8192
 DEFAULT_NUM_DRAFTS = {"ngram": 3, "mtp": 3, "dflash": 7}
 _HEAD = (
     *("algorithm", "k", "requests", "context", "step ms", "device ms", "host ms", "idle", "kernels"),
     *("tokens/step", "GB", "limit ms", "of limit", "of read", "tok/s"),
 )
+_PRETENDED = "contexts are pretended: no prompt was computed"
 _NOT_ON_A_CPU = (
     "not measured on a CPU: device time, idle share and kernels, which a GPU's trace tells, and the host's part of a step, "
     "since host and device are one"
@@ -52,12 +56,13 @@ def run(args: argparse.Namespace) -> int:
     """Measure, print and write what the flags ask for."""
     _refuse(args)
     methods = _methods(args, find_shape(args.shape))
-    how = Run(args.steps, args.prefill_chunk)
+    how = Run(args.steps, args.prefill_chunk, args.pretend_contexts)
+    prefill_tokens = _prefill_tokens(args)
     room = max(cell.max_model_len(how) for method in methods for cell in _cells(args, method))
-    with subject(args, max(room, args.prefill_tokens + 1)) as one:
+    with subject(args, max(room, prefill_tokens + 1)) as one:
         limits = measure_limits(one.target.device)
-        _print_head(one, limits)
-        prefill = _prefill(args, one)
+        _print_head(one, limits, how)
+        prefill = _prefill(args, one, prefill_tokens)
         measured, refused = _measure(args, one, methods, how)
         decodes = [found for found in measured if isinstance(found, Decode)]
         print(table(_HEAD, [_row(found, limits) for found in measured]))
@@ -67,11 +72,14 @@ def run(args: argparse.Namespace) -> int:
             print(f"not measured: {reason}")
         if args.profile:
             _print_profiles(decodes, limits)
+        if args.plot and decodes:
+            _plot(args.plot, decodes, one, how)
     if args.json:
         figures = {
             "shape": {"name": one.shape.name, "layers": one.target.facts.num_layers, "inferred": one.shape.inferred},
             "dtype": str(one.target.dtype).removeprefix("torch."),
             "limits": asdict(limits),
+            "contexts_are_pretended": how.pretends,
             "prefill": asdict(prefill) if prefill else None,
             "decode": [decode.to_dict(limits) for decode in decodes],
             "not_measured": refused,
@@ -87,8 +95,16 @@ def _refuse(args: argparse.Namespace) -> None:
     problems = [f"{flag} has no meaning with --algorithms off: drop it or name another" for flag in ignored]
     if args.profile and pick_device(args.device).type != "cuda":
         problems.append("--profile lists a GPU's kernels and a CPU has none: drop it, or measure on a GPU")
+    if args.pretend_contexts and args.prefill_tokens:
+        problems.append("--prefill-tokens measures a prefill and --pretend-contexts computes none: drop one of them")
     if problems:
         raise ConfigError(problems)
+
+
+def _prefill_tokens(args: argparse.Namespace) -> int:
+    if args.prefill_tokens is not None:
+        return int(args.prefill_tokens)
+    return 0 if args.pretend_contexts else DEFAULT_PREFILL_TOKENS
 
 
 def _methods(args: argparse.Namespace, shape: Shape) -> list[Method]:
@@ -111,14 +127,14 @@ def _cells(args: argparse.Namespace, method: Method) -> list[Cell]:
     return [Cell(method.algorithm, method.num_drafts, *size) for size in sizes]
 
 
-def _prefill(args: argparse.Namespace, one: Subject) -> Prefill | None:
-    if not args.prefill_tokens:
+def _prefill(args: argparse.Namespace, one: Subject, num_tokens: int) -> Prefill | None:
+    if not num_tokens:
         return None
-    engine = make_engine(one, None, Sizes(1, args.prefill_tokens + 1, args.prefill_chunk))
+    engine = make_engine(one, None, Sizes(1, num_tokens + 1, args.prefill_chunk))
     with released(engine):
-        seconds = prefill_s(engine, args.prefill_tokens, one.target.device)
-    _tell(f"prefill of {args.prefill_tokens} tokens: {seconds * 1e3:.1f} ms, {args.prefill_tokens / seconds:,.0f} tok/s")
-    return Prefill(args.prefill_tokens, seconds)
+        seconds = prefill_s(engine, num_tokens, one.target.device)
+    _tell(f"prefill of {num_tokens} tokens: {seconds * 1e3:.1f} ms, {num_tokens / seconds:,.0f} tok/s")
+    return Prefill(num_tokens, seconds)
 
 
 def _measure(
@@ -150,7 +166,7 @@ def _tell(line: str) -> None:
     print(line, flush=True)
 
 
-def _print_head(one: Subject, limits: Limits) -> None:
+def _print_head(one: Subject, limits: Limits, how: Run) -> None:
     weights = "random weights" if one.is_dummy else "its own weights"
     dtype = str(one.target.dtype).removeprefix("torch.")
     print(f"{one.shape.name}, {one.target.facts.num_layers} layers, {dtype}, {weights}")
@@ -158,6 +174,14 @@ def _print_head(one: Subject, limits: Limits) -> None:
     copy, read = limits.copy_bytes_per_s / 1e9, limits.read_bytes_per_s / 1e9
     print(f"measured here: copy {copy:,.0f} GB/s (read and written), pure read {read:,.0f} GB/s")
     print("acceptance is synthetic: tokens/step is assumed, never measured; the limit is the step's bytes at copy speed")
+    if how.pretends:
+        print(_PRETENDED)
+
+
+def _plot(file: str, decodes: Sequence[Decode], one: Subject, how: Run) -> None:
+    lines = lines_of((decode.cell, decode.times.step_s) for decode in decodes)
+    title = f"{one.shape.name}, {device_text(one.target.device)}"
+    Path(file).write_text(svg(lines, f"{title}; {_PRETENDED}" if how.pretends else title))
 
 
 def _row(found: Decode | Unfit, limits: Limits) -> tuple[str, ...]:

@@ -33,10 +33,11 @@ _SPARE_STEPS = 4
 
 @dataclass(frozen=True)
 class Run:
-    """How every cell is measured: steps that count, and prompt tokens that a step prefills."""
+    """How every cell is measured: steps that count, prompt tokens that a step prefills, and whether that is pretended."""
 
     num_steps: int
     prefill_chunk: int
+    pretends: bool = False
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Cell:
 
     def max_model_len(self, run: Run) -> int:
         """Room for one request: while the last prompts are prefilled, the first ones decode already."""
-        prefill_steps = -(-self.num_requests * self.context_tokens // run.prefill_chunk)
+        prefill_steps = 1 if run.pretends else -(-self.num_requests * self.context_tokens // run.prefill_chunk)
         steps = prefill_steps + WARM_UP_STEPS + run.num_steps + HOST_STEPS + TRACED_STEPS + _SPARE_STEPS
         return self.context_tokens + steps * (1 + self.num_drafts)
 
@@ -124,7 +125,13 @@ def measure(one: Subject, proposer: Proposer | None, cell: Cell, acceptance: Acc
     """Figures of a cell. `proposer` drafts as many tokens as the cell says, and is free again afterwards."""
     try:
         # Prompts come at once: by shares, requests that decode would reach their ends while the last prompts wait.
-        sizes = Sizes(cell.num_requests, cell.max_model_len(run), run.prefill_chunk, decode_prefill_tokens=run.prefill_chunk)
+        sizes = Sizes(
+            cell.num_requests,
+            cell.max_model_len(run),
+            run.prefill_chunk,
+            decode_prefill_tokens=run.prefill_chunk,
+            pretends=run.pretends,
+        )
         engine = make_engine(one, proposer, sizes, SyntheticAcceptance(acceptance.tokens_per_step, one.target.device))
         with released(engine):
             times = decode_times(engine, cell.num_requests, cell.context_tokens, run.num_steps)

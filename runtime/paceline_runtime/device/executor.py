@@ -15,7 +15,7 @@ from paceline_runtime.batch import StateBatch
 from paceline_runtime.device.decode import Decoder, EagerDecoder
 from paceline_runtime.device.inputs import EXACT, Buckets, InputBuffers
 from paceline_runtime.device.parts import Parts
-from paceline_runtime.device.prefill import prefill
+from paceline_runtime.device.prefill import Prefill, prefill
 from paceline_runtime.device.results import Handle, Results
 from paceline_runtime.device.seats import SeatBuffers
 from paceline_runtime.device.transfer import upload
@@ -28,7 +28,8 @@ from paceline_runtime.step import Flush, Start, StepPlan, StepResult, Variant
 class Executor:
     """The device side of the engine.
 
-    `accept` decides what a verify commits, `buckets` how far decode batches are padded, `decoder` how their steps are run.
+    `accept` decides what a verify commits, `buckets` how far decode batches are padded, `decoder` how their steps are run,
+    `prefill` what becomes of prompts.
     """
 
     def __init__(
@@ -39,12 +40,14 @@ class Executor:
         accept: Accept = judge,
         buckets: Buckets = EXACT,
         decoder: Decoder | None = None,
+        prefill: Prefill = prefill,
     ) -> None:
         self.target = target
         self.proposer = proposer
         self.num_drafts = proposer.num_drafts if proposer else 0
         self._accept = accept
         self._decoder = decoder or EagerDecoder()
+        self._prefill = prefill
         self._inputs = InputBuffers(buckets, target.device)
         self._parts: Parts | None = None
 
@@ -91,7 +94,7 @@ class Executor:
             self._start(start)
         self.seats.change_pages(plan.pages)
         decode = self._decode(plan) if plan.decode else None
-        drawn = prefill(self.parts, plan.prefill, plan.draw_variant) if plan.prefill else None
+        drawn = self._prefill(self.parts, plan.prefill, plan.draw_variant) if plan.prefill else None
         return Handle(plan, decode, Results(drawn) if drawn else None, is_steady=decode is None or self._decoder.is_steady)
 
     @torch.inference_mode()

@@ -5,7 +5,7 @@ The executor calls it inside a launch. It uploads what the host knows of the chu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -17,6 +17,9 @@ from paceline_runtime.device.results import Outcome, outcome_of
 from paceline_runtime.device.transfer import upload
 from paceline_runtime.sampling.judge import Texts
 from paceline_runtime.step import PrefillRow, Variant
+
+Prefill = Callable[[Parts, Sequence[PrefillRow], Variant], Outcome | None]
+"""What takes up the chunks of a step and draws the tokens after them: `prefill`, or what a measurement puts in its place."""
 
 
 def prefill(parts: Parts, rows: Sequence[PrefillRow], variant: Variant) -> Outcome | None:

@@ -19,6 +19,7 @@ from paceline_runtime.device.decode import Decoder
 from paceline_runtime.device.executor import Executor
 from paceline_runtime.device.graphs import CudaCapture, GraphDecoder, graph_buckets
 from paceline_runtime.device.inputs import EXACT, Buckets
+from paceline_runtime.device.prefill import Prefill, prefill
 from paceline_runtime.device.seats import SeatBuffers
 from paceline_runtime.engine.budget import PrefillBudget
 from paceline_runtime.engine.core import Engine, EngineInfo, Pace
@@ -98,21 +99,24 @@ def assemble(
     accept: Accept = judge,
     buckets: Buckets | None = None,
     decoder: Decoder | None = None,
+    prefill: Prefill = prefill,
+    budget: PrefillBudget | None = None,
 ) -> Engine:
     """Plan memory, allocate it and wire an engine around a loaded target and proposer; the rest as `Executor`.
 
-    On a GPU decode steps are captured as CUDA graphs, unless the configuration or a given `decoder` says otherwise.
+    `budget` is what a step may prefill, by default as many tokens as memory is planned for. On a GPU decode steps are captured
+    as CUDA graphs, unless the configuration or a given `decoder` says otherwise.
     """
     plan = plan_memory(config, target, proposer)
     if decoder is None and captures(config, target.device):
         decoder = GraphDecoder(CudaCapture(target.device))
         buckets = buckets or graph_buckets(config.max_running_req, pages_for(plan.max_model_len))
-    executor = Executor(target, proposer, accept=accept, buckets=buckets or EXACT, decoder=decoder)
+    executor = Executor(target, proposer, accept=accept, buckets=buckets or EXACT, decoder=decoder, prefill=prefill)
     executor.bind(*allocate(config, target, proposer, plan))
     num_drafts = executor.num_drafts
     info = EngineInfo(str(target.facts.family), target.facts.vocab_size, plan.max_model_len, plan.table())
     pace = Pace(
-        PrefillBudget(config.max_prefill_tokens, fixed_tokens=config.decode_prefill_tokens),
+        budget or PrefillBudget(config.max_prefill_tokens, fixed_tokens=config.decode_prefill_tokens),
         AdaptiveDepth(num_drafts) if config.speculative_adaptive and num_drafts else FixedDepth(num_drafts),
         _lag(config, target),
     )

@@ -86,9 +86,10 @@ class Engine:
         if problems:
             text = "; ".join(f"{name} {message}" for name, message in problems)
             return Refused(request_id=submit.request_id, code="invalid_value", message=text, param=problems[0][0])
-        bad = [token for token in submit.prompt_ids if not 0 <= token < self.info.vocab_size]
-        if bad:
-            text = f"prompt token id {bad[0]} is outside the vocabulary of {self.info.vocab_size}"
+        ids, size = submit.prompt_ids, self.info.vocab_size
+        if ids and not 0 <= min(ids) <= max(ids) < size:  # far faster than a loop over 100,000 ids
+            bad = next(token for token in ids if not 0 <= token < size)
+            text = f"prompt token id {bad} is outside the vocabulary of {size}"
             return Refused(request_id=submit.request_id, code="invalid_value", message=text, param="prompt")
         refusal = self.scheduler.room.refusal(len(submit.prompt_ids), submit.params.max_tokens)
         if refusal is not None:

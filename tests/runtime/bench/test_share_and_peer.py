@@ -139,8 +139,9 @@ def test_a_prompt_beside_which_nothing_was_timed_is_refused():
 
 
 @pytest.mark.parametrize("file", ["nowhere/figures.json", "."])
-def test_figures_that_cannot_be_written_are_refused_before_they_are_measured(tmp_path, file):
+@pytest.mark.parametrize("flag", ["--json", "--plot"])
+def test_figures_that_cannot_be_written_are_refused_before_they_are_measured(tmp_path, flag, file):
     """Not minutes later."""
-    words = ("--json", str(tmp_path / file))
-    with pytest.raises(ConfigError, match=r"--json .* cannot be written"):
+    words = (flag, str(tmp_path / file))
+    with pytest.raises(ConfigError, match=rf"{flag} .* cannot be written"):
         bench.run(parse("step", "--shape", "smollm2-135m", "--dummy-weights", *words))

@@ -2,12 +2,14 @@
 
 import argparse
 import json
+from xml.etree import ElementTree
 
 import pytest
 import torch
 
 from paceline_compat.memory.parts import slot_bytes
 from paceline_runtime import bench
+from paceline_runtime.batch import VerifyBatch
 from paceline_runtime.bench.acceptance import SyntheticAcceptance, assumed_tokens_per_step
 from paceline_runtime.bench.drive import (
     HOST_STEPS,
@@ -17,15 +19,18 @@ from paceline_runtime.bench.drive import (
     drain,
     make_engine,
     measure_host_s,
+    random_prompt,
     start_decoding,
 )
 from paceline_runtime.bench.limits import measure_limits
+from paceline_runtime.bench.plot import lines_of, svg
 from paceline_runtime.bench.shapes import SHAPES, find_shape
 from paceline_runtime.bench.subjects import subject
 from paceline_runtime.bench.sweep import Cell, Run
 from paceline_runtime.bench.traffic import distinct_experts, step_traffic
 from paceline_runtime.errors import ConfigError
 
+SVG = "{http://www.w3.org/2000/svg}"
 TINY = {
     "architectures": ["Qwen3ForCausalLM"],
     "hidden_size": 64,
@@ -236,6 +241,7 @@ def test_impossible_acceptance_is_refused(folder):
         (("--num-steps", "3"), "--num-steps has no meaning with --algorithms off"),
         (("--tokens-per-step", "2"), "--tokens-per-step has no meaning with --algorithms off"),
         (("--device", "nowhere"), "--device must be"),
+        (("--prefill-tokens", "1", "--pretend-contexts"), "--prefill-tokens measures a prefill and --pretend-contexts"),
         (("--device", "cpu", "--tiles", "own.json"), r"--tiles .* has no meaning on a CPU"),
         (("--device", "cpu", "--profile"), "--profile lists a GPU's kernels and a CPU has none"),
     ],
@@ -251,6 +257,70 @@ def test_deeper_drafts_than_are_served_are_not_measured(folder, algorithm, most)
     """Nobody could have these figures."""
     with subject(step_args(folder), 256) as one, pytest.raises(ValueError, match=f"more than the {most} drafts"):
         one.proposer(algorithm, most + 1, 256)
+
+
+def test_pretended_contexts_are_there_after_one_step(folder):
+    """Nothing but decode steps reaches the target; each request has its length, goes on from its last token, and is served."""
+    with subject(step_args(folder), 700) as one:
+        seen, forward = [], one.target.forward
+        one.target.forward = lambda batch, *rest: seen.append(type(batch)) or forward(batch, *rest)
+        engine = make_engine(one, one.proposer("dflash", 7, 700), Sizes(3, 700, 64, pretends=True))
+        names = start_decoding(engine, 3, 600)
+        seats, lengths = engine.executor.seats, engine.executor.seats.lengths.tolist()
+        pending = seats.history[1:4, 600].tolist()
+        last = [random_prompt(engine, 600, index)[-1] for index in range(3)]
+        committed = [len(tokens.token_ids) for _ in range(4) for tokens in engine.step()]
+        drain(engine, names)
+
+    assert [0, 600, 600, 600] == lengths
+    assert last == pending
+    assert {VerifyBatch} == set(seen)
+    assert len(committed) >= 9
+    assert min(committed) >= 1
+    engine.check_integrity()
+
+
+@pytest.mark.usefixtures("quick_limits")
+def test_a_sweep_over_pretended_contexts_says_so_and_is_drawn(folder, tmp_path, capsys):
+    """No prefill is measured; the drawing has a line for each algorithm and context, and a point for each batch."""
+    plot, out = tmp_path / "sweep.svg", tmp_path / "figures.json"
+    words = (
+        "--algorithms",
+        "off,ngram",
+        "--requests",
+        "1,2,8",
+        "--context-tokens",
+        "64,5000",
+        "--steps",
+        "2",
+        "--pretend-contexts",
+    )
+    files = ("--plot", str(plot), "--json", str(out))
+
+    assert 0 == bench.run(parse("step", "--dummy-weights", "--shape", str(folder), *words, *files))
+
+    figures, drawn = json.loads(out.read_text()), ElementTree.fromstring(plot.read_text())
+    assert figures["contexts_are_pretended"]
+    assert figures["prefill"] is None
+    assert 12 == len(figures["decode"])
+    assert all(row["context_tokens"] < row["mean_context_tokens"] < row["context_tokens"] + 200 for row in figures["decode"])
+    assert "contexts are pretended: no prompt was computed" in capsys.readouterr().out
+    assert 12 == len([place for place in drawn.iter(f"{SVG}circle") if float(place.get("cx")) <= 660])
+    texts = [text.text for text in drawn.iter(f"{SVG}text")]
+    assert ["off, 64 tokens", "off, 5,000 tokens", "ngram k=3, 64 tokens", "ngram k=3, 5,000 tokens"] == texts[-4:]
+    assert "contexts are pretended" in texts[0]
+
+
+def test_a_plot_places_points_by_batch_and_time():
+    """By hand: batches 1, 2 and 4 at equal distances, 0 ms at the bottom, the highest tick at the top."""
+    cells = [(Cell("off", 0, batch, 1024), ms / 1e3) for batch, ms in ((4, 16.0), (1, 8.0), (2, 12.0))]
+    drawn = ElementTree.fromstring(svg(lines_of(cells), "a < b"))
+    line = next(drawn.iter(f"{SVG}polyline")).get("points")
+    points = [tuple(map(float, point.split(","))) for point in line.split()]
+
+    assert [70.0, 365.0, 660.0] == [x for x, _ in points]
+    assert [235.0, 137.5, 40.0] == [y for _, y in points]
+    assert "a < b" == next(drawn.iter(f"{SVG}text")).text
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"architectures": ["Qwen3ForCausalLM"]}'])
