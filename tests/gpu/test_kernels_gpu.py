@@ -10,9 +10,9 @@ import paceline_kernels
 from paceline_kernels.backend import Backend
 from paceline_kernels.grouped_conv import grouped_conv
 from paceline_kernels.paged_attention import verify_attention, verify_context
-from paceline_kernels.selector import select_path
+from paceline_kernels.selector import Candidates, Codebooks, Draws, select_path
 from paceline_kernels.stream_read import stream_read
-from paceline_kernels.window_attention import window_attention
+from paceline_kernels.window_attention import Rings, window_attention
 
 WIDTH = 8
 BATCHES = (1, 4, 32)
@@ -44,11 +44,15 @@ def window_attention_case(scale, dtype, batch):
     return *_on(scale, q, rings[0], rings[1], rows, torch.tensor(lengths), block[0], block[1]), window
 
 
+def windowed(q, keys, values, seats, lengths, block_keys, block_values, window, *, backend):
+    return window_attention(q, Rings(keys, values, seats, lengths), block_keys, block_values, window, backend=backend)
+
+
 def test_window_attention(scale, dtype, batch, tell):
     """Rings with NaN wherever nothing was written, windows that are full, wrapped and short."""
     case = window_attention_case(scale, dtype, batch)
-    expected = window_attention(*_in_float32(case), backend=Backend.REFERENCE)
-    deviation = relative_rms(window_attention(*case, backend=Backend.KERNEL), expected)
+    expected = windowed(*_in_float32(case), backend=Backend.REFERENCE)
+    deviation = relative_rms(windowed(*case, backend=Backend.KERNEL), expected)
 
     tell(batch=batch, relative_rms=deviation)
     assert deviation < scale.pick(1e-5, 5e-3)
@@ -93,6 +97,12 @@ def test_grouped_conv(scale, dtype, batch, tell):
     assert deviation < scale.pick(1e-6, 5e-3)
 
 
+def selected(unary, ids, hidden, predecessor, successor, anchors, *draws, backend):
+    return select_path(
+        Candidates(ids, unary, hidden), Codebooks(predecessor, successor), anchors, Draws(*draws), backend=backend
+    )
+
+
 def test_selector(scale, dtype, batch, tell):
     """Greedy and sampled rows: the same tokens, and q to rounding."""
     vocab, rank, candidates, slots = scale.pick((96, 16, 8, 3), (248_320, 256, 16, 7))
@@ -104,8 +114,8 @@ def test_selector(scale, dtype, batch, tell):
         *(unary, ids, hidden, predecessor, successor, torch.randint(0, vocab, (batch,)), (torch.arange(batch) % 3) * 0.6),
         *(torch.randint(-(2**62), 2**62, (batch,)), torch.randint(0, 9000, (batch, 1)) + torch.arange(slots)),
     )
-    tokens, q = select_path(*arguments, backend=Backend.KERNEL)
-    expected, expected_q = select_path(*arguments, backend=Backend.REFERENCE)
+    tokens, q = selected(*arguments, backend=Backend.KERNEL)
+    expected, expected_q = selected(*arguments, backend=Backend.REFERENCE)
 
     same = float((tokens == expected).all(1).float().mean())
     tell(batch=batch, equal_paths=same)

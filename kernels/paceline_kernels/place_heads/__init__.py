@@ -9,10 +9,10 @@ import torch
 
 from paceline_kernels.backend import Backend, runs_kernel
 from paceline_kernels.place_heads import reference
-from paceline_kernels.place_heads.reference import HeadLayout, HeadNorms, gates, split_heads
+from paceline_kernels.place_heads.reference import HeadLayout, HeadNorms, KvCells, gates, split_heads
 from paceline_kernels.rotary import RotaryTable
 
-__all__ = ["HeadLayout", "HeadNorms", "gates", "place_heads", "split_heads"]
+__all__ = ["HeadLayout", "HeadNorms", "KvCells", "gates", "place_heads", "split_heads"]
 
 
 def place_heads(
@@ -20,18 +20,13 @@ def place_heads(
     layout: HeadLayout,
     norms: HeadNorms | None,
     rotary: RotaryTable,
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    places: torch.Tensor,
+    kv: KvCells,
     *,
     backend: Backend = Backend.AUTO,
 ) -> torch.Tensor:
-    """Write K/V of N projected rows to the pages, and give their queries [N, Hq, D], normed and rotated.
-
-    keys, values [P, page, Hkv, D]; places int64 [N]: page * page size + offset of each row.
-    """
+    """Write K/V of N projected rows to the pages, and give their queries [N, Hq, D], normed and rotated."""
     if runs_kernel(backend, projected.device, projected.dtype):
         from paceline_kernels.place_heads import kernel
 
-        return kernel.place_heads(projected, layout, norms, rotary, keys, values, places)
-    return reference.place_heads(projected, layout, norms, rotary, keys, values, places)
+        return kernel.place_heads(projected, layout, norms, rotary, kv)
+    return reference.place_heads(projected, layout, norms, rotary, kv)

@@ -9,7 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
-from paceline_kernels.place_heads.reference import HeadLayout, HeadNorms
+from paceline_kernels.place_heads.reference import HeadLayout, HeadNorms, KvCells
 from paceline_kernels.rotary.reference import RotaryTable
 
 
@@ -18,12 +18,11 @@ def place_heads(
     layout: HeadLayout,
     norms: HeadNorms | None,
     rotary: RotaryTable,
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    places: torch.Tensor,
+    kv: KvCells,
 ) -> torch.Tensor:
     """`place_heads` of the reference; float32 inside, rounded once."""
     num_rows, dim = len(projected), layout.head_dim
+    keys, values = kv.keys, kv.values
     q = torch.empty((num_rows, layout.num_heads, dim), dtype=projected.dtype, device=projected.device)
     cos, sin = rotary.cos, rotary.sin
     assert projected.stride(1) == 1, "a row's columns are neighbours"
@@ -40,7 +39,7 @@ def place_heads(
         cos_ptr=cos,
         sin_ptr=sin,
         rotary_dim=cos.shape[-1],
-        places_ptr=places,
+        cells_ptr=kv.cells,
         keys_ptr=keys,
         values_ptr=values,
         page_stride=keys.stride(0),
@@ -69,7 +68,7 @@ def _place_heads(
     cos_ptr,
     sin_ptr,
     rotary_dim,
-    places_ptr,
+    cells_ptr,
     keys_ptr,
     values_ptr,
     page_stride,
@@ -92,8 +91,8 @@ def _place_heads(
     source = tl.where(is_query, head * Q_STEP, num_heads * Q_STEP + kv_head)
     x_at = x_ptr + row * x_stride + source * head_dim
     x = tl.load(x_at + i, mask=inside, other=0.0).to(tl.float32)
-    place = tl.load(places_ptr + row)
-    kv_at = place // page_size * page_stride + place % page_size * token_stride
+    cell = tl.load(cells_ptr + row)
+    kv_at = cell // page_size * page_stride + cell % page_size * token_stride
 
     if kv_head >= num_kv_heads:
         value_at = values_ptr + kv_at + (kv_head - num_kv_heads) * head_stride + i

@@ -1,6 +1,6 @@
 """From an attention's projected rows to queries and pages, in plain torch: norms on heads, rotary positions, K/V in place.
 
-The face calls it. It refuses to know which page belongs to whom: a row's place in the pages is a number.
+The face calls it. It refuses to know which page belongs to whom: a row's cell in the pages is a number.
 """
 
 from __future__ import annotations
@@ -38,19 +38,23 @@ class HeadNorms:
     eps: float
 
 
+@dataclass(frozen=True)
+class KvCells:
+    """Where K/V of N rows go: pages [P, page, Hkv, D], and cells int64 [N], which are page * page size + offset."""
+
+    keys: torch.Tensor
+    values: torch.Tensor
+    cells: torch.Tensor
+
+
 def place_heads(
     projected: torch.Tensor,
     layout: HeadLayout,
     norms: HeadNorms | None,
     rotary: RotaryTable,
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    places: torch.Tensor,
+    kv: KvCells,
 ) -> torch.Tensor:
-    """Write K/V of N projected rows to the pages, and give their queries [N, Hq, D], normed and rotated.
-
-    keys, values [P, page, Hkv, D]; places int64 [N]: page * page size + offset of each row.
-    """
+    """Write K/V of N projected rows to the pages, and give their queries [N, Hq, D], normed and rotated."""
     q, k, v = split_heads(projected, layout)
     if norms is not None:
         q, k = _norm(q, norms.q, norms.eps), _norm(k, norms.k, norms.eps)
@@ -59,7 +63,7 @@ def place_heads(
         q, k = apply_rotary(both, rotary).tensor_split((layout.num_heads,), dim=1)
     else:
         q, k = apply_rotary(q, rotary), apply_rotary(k, rotary)
-    write_pages(keys, values, places, k, v)
+    write_pages(kv.keys, kv.values, kv.cells, k, v)
     return q
 
 

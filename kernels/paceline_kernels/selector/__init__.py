@@ -10,35 +10,28 @@ import torch
 
 from paceline_kernels.backend import Backend, runs_kernel
 from paceline_kernels.selector import reference
+from paceline_kernels.selector.reference import Candidates, Codebooks, Draws
 
-__all__ = ["select_path"]
+__all__ = ["Candidates", "Codebooks", "Draws", "select_path"]
 
 
 def select_path(
-    unary: torch.Tensor,
-    candidates: torch.Tensor,
-    hidden: torch.Tensor,
-    predecessor: torch.Tensor,
-    successor: torch.Tensor,
+    candidates: Candidates,
+    codebooks: Codebooks,
     anchors: torch.Tensor,
-    temperature: torch.Tensor,
-    seeds: torch.Tensor,
-    positions: torch.Tensor,
+    draws: Draws,
     *,
     backend: Backend = Backend.AUTO,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Walk K drafts of C candidates: (tokens int64 [B, K], q [B, K, C] over the candidates, at least float32).
+    """Walk K drafts of C candidates from the `anchors` int64 [B]: tokens int64 [B, K], and q [B, K, C] over the candidates.
 
     Draft j scores `unary + <predecessor[previous token] * hidden[j], successor[candidate]>`. A greedy row (temperature 0)
     takes the argmax, the first of equals; a sampled row draws from q = softmax(score / temperature), by Gumbel noise keyed
     with the candidate's id, so the order of candidates does not matter. A candidate of q = 0 is never drawn.
-
-    unary: [B, K, C]; candidates: int64 [B, K, C]; hidden: [B, K, r]; predecessor, successor: [V, r]
-    anchors, seeds: int64 [B]; temperature: float [B]; positions: int64 [B, K], where each drafted token would stand
+    q is at least float32.
     """
-    arguments = (unary, candidates, hidden, predecessor, successor, anchors, temperature, seeds, positions)
-    if runs_kernel(backend, unary.device, unary.dtype, hidden.dtype):
+    if runs_kernel(backend, candidates.unary.device, candidates.unary.dtype, candidates.hidden.dtype):
         from paceline_kernels.selector import kernel
 
-        return kernel.select_path(*arguments)
-    return reference.select_path(*arguments)
+        return kernel.select_path(candidates, codebooks, anchors, draws)
+    return reference.select_path(candidates, codebooks, anchors, draws)

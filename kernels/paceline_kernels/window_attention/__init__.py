@@ -11,17 +11,14 @@ import torch
 
 from paceline_kernels.backend import Backend, runs_kernel
 from paceline_kernels.window_attention import reference
-from paceline_kernels.window_attention.reference import ring_positions
+from paceline_kernels.window_attention.reference import Rings, ring_positions
 
-__all__ = ["ring_positions", "window_attention"]
+__all__ = ["Rings", "ring_positions", "window_attention"]
 
 
 def window_attention(
     q: torch.Tensor,
-    ring_keys: torch.Tensor,
-    ring_values: torch.Tensor,
-    seats: torch.Tensor,
-    lengths: torch.Tensor,
+    rings: Rings,
     block_keys: torch.Tensor,
     block_values: torch.Tensor,
     window: int,
@@ -30,15 +27,13 @@ def window_attention(
 ) -> torch.Tensor:
     """Attention of the W rows of each block over context and block, without causality: [B, W, Hq, D].
 
-    Row j of block b stands at position lengths[b] + j and sees the keys less than `window` positions away, so the first row
-    sees `window` - 1 context rows and itself. Scores are scaled by 1 / sqrt(D).
+    Row j of a block stands j positions after its context and sees the keys less than `window` positions away, so the first
+    row sees `window` - 1 context rows and itself. Scores are scaled by 1 / sqrt(D).
 
-    q: [B, W, Hq, D]; ring_keys, ring_values: [num_seats, R, Hkv, D]; seats, lengths: int64 [B]
-    block_keys, block_values: [B, W, Hkv, D], never kept: a block's own keys depend on its masks
+    q: [B, W, Hq, D]; block_keys, block_values: [B, W, Hkv, D], never kept: a block's own keys depend on its masks
     """
-    arguments = (q, ring_keys, ring_values, seats, lengths, block_keys, block_values, window)
     if runs_kernel(backend, q.device, q.dtype):
         from paceline_kernels.window_attention import kernel
 
-        return kernel.window_attention(*arguments)
-    return reference.window_attention(*arguments)
+        return kernel.window_attention(q, rings, block_keys, block_values, window)
+    return reference.window_attention(q, rings, block_keys, block_values, window)

@@ -11,6 +11,8 @@ import torch
 import triton
 import triton.language as tl
 
+from paceline_kernels.window_attention.reference import Rings
+
 _BLOCK_N = 64
 _MAX_SPLITS = 64
 """Parts of a ring that run at the same time: one tile each, so that none waits for another (a window of 2,048 on an H200: 17 us
@@ -18,18 +20,11 @@ a layer in 11 parts of three tiles). The ring's size fixes their number, so a ro
 
 
 def window_attention(
-    q: torch.Tensor,
-    ring_keys: torch.Tensor,
-    ring_values: torch.Tensor,
-    seats: torch.Tensor,
-    lengths: torch.Tensor,
-    block_keys: torch.Tensor,
-    block_values: torch.Tensor,
-    window: int,
+    q: torch.Tensor, rings: Rings, block_keys: torch.Tensor, block_values: torch.Tensor, window: int
 ) -> torch.Tensor:
     """The operation; D must be a power of two of at least 16."""
     batch, width, num_heads, head_dim = q.shape
-    ring_size, num_kv_heads = ring_keys.shape[1:3]
+    ring_size, num_kv_heads = rings.keys.shape[1:3]
     group = num_heads // num_kv_heads
     block_m, num_splits = max(16, triton.next_power_of_2(width * group)), min(triton.cdiv(ring_size, _BLOCK_N), _MAX_SPLITS)
     parts = torch.empty((batch, num_kv_heads, num_splits, block_m, head_dim), dtype=torch.float32, device=q.device)
@@ -37,10 +32,10 @@ def window_attention(
     out = torch.empty((batch, width, num_heads, head_dim), dtype=q.dtype, device=q.device)
     _attend_part[(batch, num_kv_heads, num_splits)](
         q_ptr=q.contiguous(),
-        ring_keys_ptr=ring_keys,
-        ring_values_ptr=ring_values,
-        seats_ptr=seats,
-        lengths_ptr=lengths,
+        ring_keys_ptr=rings.keys,
+        ring_values_ptr=rings.values,
+        seats_ptr=rings.seats,
+        lengths_ptr=rings.lengths,
         block_keys_ptr=block_keys.contiguous(),
         block_values_ptr=block_values.contiguous(),
         parts_ptr=parts,

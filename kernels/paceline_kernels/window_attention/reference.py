@@ -5,8 +5,23 @@ The face calls it.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch.nn import functional
+
+
+@dataclass(frozen=True)
+class Rings:
+    """The rings of all seats, and of B blocks the seats and the context's lengths.
+
+    keys, values: [num_seats, R, Hkv, D]; seats, lengths: int64 [B]
+    """
+
+    keys: torch.Tensor
+    values: torch.Tensor
+    seats: torch.Tensor
+    lengths: torch.Tensor
 
 
 def ring_positions(lengths: torch.Tensor, ring_size: int) -> torch.Tensor:
@@ -19,24 +34,17 @@ def ring_positions(lengths: torch.Tensor, ring_size: int) -> torch.Tensor:
 
 
 def window_attention(
-    q: torch.Tensor,
-    ring_keys: torch.Tensor,
-    ring_values: torch.Tensor,
-    seats: torch.Tensor,
-    lengths: torch.Tensor,
-    block_keys: torch.Tensor,
-    block_values: torch.Tensor,
-    window: int,
+    q: torch.Tensor, rings: Rings, block_keys: torch.Tensor, block_values: torch.Tensor, window: int
 ) -> torch.Tensor:
     """The operation, over keys and values put together; those that no row sees are zeroed, since they may be NaN."""
-    width, ring_size = q.shape[1], ring_keys.shape[1]
-    positions = ring_positions(lengths, ring_size)
-    queries = lengths[:, None] + torch.arange(width, device=q.device)
+    width, ring_size, seats = q.shape[1], rings.keys.shape[1], rings.seats
+    positions = ring_positions(rings.lengths, ring_size)
+    queries = rings.lengths[:, None] + torch.arange(width, device=q.device)
     near = (positions >= 0)[:, None] & (queries[:, :, None] - positions[:, None] < window)
     block = (queries[:, :, None] - queries[:, None]).abs() < window
     unseen = ~near.any(1)[:, :, None, None]
-    keys = torch.cat((ring_keys[seats].masked_fill_(unseen, 0), block_keys), 1)
-    values = torch.cat((ring_values[seats].masked_fill_(unseen, 0), block_values), 1)
+    keys = torch.cat((rings.keys[seats].masked_fill_(unseen, 0), block_keys), 1)
+    values = torch.cat((rings.values[seats].masked_fill_(unseen, 0), block_values), 1)
     out = functional.scaled_dot_product_attention(
         q.transpose(1, 2),
         keys.transpose(1, 2),

@@ -80,7 +80,7 @@ def _draft_bytes(text: dict[str, Any], proposer: Proposer, target: TargetModel, 
     """DFlash 2: weights without codebooks, the head, the windows. MTP: its layer and the head, once per draft."""
     if isinstance(proposer, DFlashProposer):
         draft, rings = proposer.draft, proposer.rings
-        codebooks = draft.predecessor.nbytes + draft.successor.nbytes
+        codebooks = draft.codebooks.predecessor.nbytes + draft.codebooks.successor.nbytes
         window = min(context_tokens, rings.reach) * (rings.keys.nbytes + rings.values.nbytes)
         ring_rows = rings.keys.shape[1] * rings.size
         return draft.memory_bytes() - codebooks + head_bytes(target) + num_requests * window // ring_rows

@@ -21,7 +21,7 @@ from paceline_kernels.paged_attention import (
     verify_attention,
     verify_context,
 )
-from paceline_kernels.place_heads import HeadLayout, HeadNorms, place_heads
+from paceline_kernels.place_heads import HeadLayout, HeadNorms, KvCells, place_heads
 from paceline_kernels.rotary import RotaryTable
 from paceline_runtime.batch import ForwardBatch, VerifyBatch
 from paceline_runtime.cache.pages import PageStore
@@ -38,6 +38,10 @@ class AttentionContext:
     rotary: RotaryTable
     verify: VerifyContext | None
     prefills: tuple[PrefillContext, ...]
+
+    def kv_cells(self, layer: int) -> KvCells:
+        """Where the rows' K/V go in the pages of layer `layer`."""
+        return KvCells(self.pages.keys[layer], self.pages.values[layer], self.batch.cells)
 
 
 def attention_context(batch: ForwardBatch, pages: PageStore, rotary: RotaryTable) -> AttentionContext:
@@ -80,33 +84,28 @@ class Attention:
         self,
         qkv: Linear,
         out: Linear,
+        layout: HeadLayout,
         *,
         layer: int,
-        num_heads: int,
-        num_kv_heads: int,
-        head_dim: int,
         q_norm: RmsNorm | None = None,
         k_norm: RmsNorm | None = None,
     ) -> None:
         self.qkv, self.out, self.layer = qkv, out, layer
-        self.num_heads, self.num_kv_heads, self.head_dim = num_heads, num_kv_heads, head_dim
-        self.q_norm, self.k_norm = q_norm, k_norm
-        self._layout, self._norms = HeadLayout(num_heads, num_kv_heads, head_dim), None
+        self._layout, self._norms = layout, None
         if q_norm is not None and k_norm is not None:
             self._norms = HeadNorms(q_norm.weight, k_norm.weight, q_norm.eps)
 
     def __call__(self, x: torch.Tensor, context: AttentionContext) -> torch.Tensor:
-        pages = context.pages.keys[self.layer], context.pages.values[self.layer]
-        q = place_heads(self.qkv(x), self._layout, self._norms, context.rotary, *pages, context.batch.cells)
-        return self.out.to_be_added(attend(context, self.layer, q, self.head_dim**-0.5).flatten(1))
+        q = place_heads(self.qkv(x), self._layout, self._norms, context.rotary, context.kv_cells(self.layer))
+        return self.out.to_be_added(attend(context, self.layer, q, self._layout.head_dim**-0.5).flatten(1))
 
     def project(
         self, x: torch.Tensor, rotary: RotaryTable, *, backend: Backend = Backend.AUTO
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """q, k (normed and rotated) and v of rows x [N, H]: [N, heads, D] each."""
         projected = self.qkv(x)
-        places = torch.arange(len(x), device=x.device)
         # Pages of one token each, one after the other.
-        k, v = projected.new_empty((2, len(x), 1, self._layout.num_kv_heads, self.head_dim))
-        q = place_heads(projected, self._layout, self._norms, rotary, k, v, places, backend=backend)
+        k, v = projected.new_empty((2, len(x), 1, self._layout.num_kv_heads, self._layout.head_dim))
+        kv = KvCells(k, v, torch.arange(len(x), device=x.device))
+        q = place_heads(projected, self._layout, self._norms, rotary, kv, backend=backend)
         return q, k[:, 0], v[:, 0]

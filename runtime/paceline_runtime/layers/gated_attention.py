@@ -20,27 +20,15 @@ class GatedAttention:
     `qkv` holds the rows of q, k and v stacked in this order; q's are doubled, each head's query before its gate.
     """
 
-    def __init__(
-        self,
-        qkv: Linear,
-        out: Linear,
-        q_norm: RmsNorm,
-        k_norm: RmsNorm,
-        *,
-        layer: int,
-        num_heads: int,
-        num_kv_heads: int,
-        head_dim: int,
-    ) -> None:
+    def __init__(self, qkv: Linear, out: Linear, layout: HeadLayout, q_norm: RmsNorm, k_norm: RmsNorm, *, layer: int) -> None:
         self.qkv, self.out, self.layer = qkv, out, layer
-        self.q_norm, self.k_norm, self.head_dim, self.scale = q_norm, k_norm, head_dim, head_dim**-0.5
-        self._layout = HeadLayout(num_heads, num_kv_heads, head_dim, gated=True)
+        self.q_norm, self.k_norm = q_norm, k_norm
+        self._layout, self.scale = layout, layout.head_dim**-0.5
         self._norms = HeadNorms(q_norm.weight, k_norm.weight, q_norm.eps)
 
     def __call__(self, x: torch.Tensor, context: AttentionContext) -> torch.Tensor:
         projected = self.qkv(x)
-        pages = context.pages.keys[self.layer], context.pages.values[self.layer]
-        q = place_heads(projected, self._layout, self._norms, context.rotary, *pages, context.batch.cells)
+        q = place_heads(projected, self._layout, self._norms, context.rotary, context.kv_cells(self.layer))
         attended = attend(context, self.layer, q, self.scale, gates(projected, self._layout))
         return self.out.to_be_added(attended.flatten(1))
 

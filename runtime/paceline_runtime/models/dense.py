@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from paceline_compat.facts.records import TargetFacts
+from paceline_kernels.place_heads import HeadLayout
 from paceline_runtime.layers.attention import Attention
 from paceline_runtime.layers.norm import RmsNorm
 from paceline_runtime.layers.parameters import Parameters
@@ -28,10 +29,8 @@ def _attention(facts: TargetFacts, name: str, layer: int, parameters: Parameters
     return Attention(
         parameters.linear(qkv, facts.hidden_size, split="rows", bias=facts.qkv_bias),
         parameters.linear({f"{name}.o_proj": facts.hidden_size}, rows, split="columns", bias=facts.out_bias),
+        HeadLayout(facts.num_heads, facts.num_kv_heads, facts.head_dim),
         layer=layer,
-        num_heads=facts.num_heads,
-        num_kv_heads=facts.num_kv_heads,
-        head_dim=facts.head_dim,
         q_norm=norms[0],
         k_norm=norms[1],
     )

@@ -9,6 +9,7 @@ import torch
 
 from paceline_compat.facts.records import TargetFacts
 from paceline_kernels.delta_step import DeltaWeights
+from paceline_kernels.place_heads import HeadLayout
 from paceline_runtime.cache.gated_delta_states import state_dtype
 from paceline_runtime.layers.gated_attention import GatedAttention
 from paceline_runtime.layers.gated_delta import GatedDeltaNet
@@ -44,11 +45,9 @@ def gated_attention(facts: TargetFacts, name: str, layer: int, parameters: Param
             {f"{name}.{part}": size for part, size in rows.items()}, facts.hidden_size, split="rows", bias=facts.qkv_bias
         ),
         parameters.linear({f"{name}.o_proj": facts.hidden_size}, heads * head_dim, split="columns", bias=facts.out_bias),
+        HeadLayout(heads, kv_heads, head_dim, gated=True),
         *(parameters.norm(f"{name}.{part}", head_dim, facts.rms_norm_eps, zero_centred=True) for part in ("q_norm", "k_norm")),
         layer=layer,
-        num_heads=heads,
-        num_kv_heads=kv_heads,
-        head_dim=head_dim,
     )
 
 

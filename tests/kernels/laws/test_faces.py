@@ -176,12 +176,12 @@ OPERATIONS: dict[str, tuple[Any, str, str, Callable[[torch.Tensor, Backend], Any
     ),
     "select_path": (
         *(selector, "kernel", "select_path"),
-        lambda x, backend: selector.select_path(x, x, x, x, x, x, x, x, x, backend=backend),
+        lambda x, backend: selector.select_path(selector.Candidates(x, x, x), None, x, None, backend=backend),
     ),
     "stream_read": (*(stream_read, "kernel", "stream_read"), lambda x, backend: stream_read.stream_read(x, backend=backend)),
     "window_attention": (
         *(window_attention, "kernel", "window_attention"),
-        lambda x, backend: window_attention.window_attention(x, x, x, x, x, x, x, 1, backend=backend),
+        lambda x, backend: window_attention.window_attention(x, None, x, x, 1, backend=backend),
     ),
     "verify_attention": (paged_attention, "kernel", "verify_attention", verify_pages),
     "prefill_attention": (paged_attention, "fused_prefill", "prefill_attention", prefill_pages),

@@ -7,7 +7,7 @@ import torch
 from kernel_checks import DEVICES, assert_close, half, poisoned
 
 from paceline_kernels.backend import Backend
-from paceline_kernels.place_heads import HeadLayout, HeadNorms, place_heads
+from paceline_kernels.place_heads import HeadLayout, HeadNorms, KvCells, place_heads
 from paceline_kernels.rotary import rotary_table
 
 pytestmark = pytest.mark.usefixtures(poisoned.__name__)
@@ -47,9 +47,9 @@ def compare(layout: HeadLayout, rotary_dim: int, has_norms: bool, wide_norms: bo
     keys, values = (torch.full((5, page, layout.num_kv_heads, dim), 7.0, device=device).to(half(device)) for _ in "kv")
     ours = keys.clone(), values.clone()
     dense = projected.contiguous()
-    q = place_heads(dense, layout, norms, table, keys, values, places, backend=Backend.REFERENCE)
+    q = place_heads(dense, layout, norms, table, KvCells(keys, values, places), backend=Backend.REFERENCE)
 
-    out = place_heads(projected, layout, norms, table, *ours, places, backend=Backend.KERNEL)
+    out = place_heads(projected, layout, norms, table, KvCells(*ours, places), backend=Backend.KERNEL)
 
     assert_close(q, out, 8e-3)
     assert torch.equal(values, ours[1])

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from paceline_kernels.backend import Backend
-from paceline_kernels.selector import select_path
+from paceline_kernels.selector import Candidates, Codebooks, Draws, select_path
 from paceline_kernels.selector.reference import pair_scores
 
 VOCAB = 40
@@ -31,11 +31,18 @@ def case(batch: int, slots: int, candidates: int, rank: int, dtype: torch.dtype 
     }
 
 
+def select(backend: Backend = Backend.AUTO, **walk: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The walk of a case."""
+    candidates = Candidates(walk["candidates"], walk["unary"], walk["hidden"])
+    draws = Draws(walk["temperature"], walk["seeds"], walk["positions"])
+    return select_path(candidates, Codebooks(walk["predecessor"], walk["successor"]), walk["anchors"], draws, backend=backend)
+
+
 def test_greedy_row_takes_the_best_of_every_slot_after_its_own_choice() -> None:
     """Each slot's argmax given the token chosen before it."""
     walk = case(1, 7, 5, 8)
 
-    tokens, _ = select_path(**walk)
+    tokens, _ = select(**walk)
 
     previous = walk["anchors"]
     for slot in range(7):
@@ -55,8 +62,8 @@ def test_order_of_candidates_does_not_matter(backend: Backend, shape: tuple[int,
     order = torch.randperm(shape[2])
     shuffled = walk | {"unary": walk["unary"][..., order], "candidates": walk["candidates"][..., order]}
 
-    tokens, q = select_path(**walk, backend=backend)
-    other_tokens, other_q = select_path(**shuffled, backend=backend)
+    tokens, q = select(**walk, backend=backend)
+    other_tokens, other_q = select(**shuffled, backend=backend)
 
     assert torch.equal(tokens, other_tokens)
     torch.testing.assert_close(q[..., order], other_q)
@@ -67,8 +74,8 @@ def test_kernel_equals_reference(shape: tuple[int, int, int, int]) -> None:
     """Greedy and sampled rows in one launch, candidates and ranks that are no powers of two."""
     walk = case(*shape)
 
-    tokens, q = select_path(**walk, backend=Backend.KERNEL)
-    expected_tokens, expected_q = select_path(**walk, backend=Backend.REFERENCE)
+    tokens, q = select(**walk, backend=Backend.KERNEL)
+    expected_tokens, expected_q = select(**walk, backend=Backend.REFERENCE)
 
     assert torch.equal(tokens, expected_tokens)
     torch.testing.assert_close(q, expected_q, atol=1e-5, rtol=1e-5)
@@ -79,10 +86,10 @@ def test_candidate_without_probability_is_never_drawn(backend: Backend) -> None:
     """Where the temperature leaves one candidate any mass, every seed draws it; the smallest temperature overflows nothing."""
     walk = case(24, 2, 4, 8) | {"temperature": torch.full((24,), 1e-30)}
 
-    tokens, q = select_path(**walk, backend=backend)
+    tokens, q = select(**walk, backend=backend)
 
     assert torch.equal(q.amax(-1), torch.ones(24, 2))
-    assert torch.equal(tokens, select_path(**walk | {"temperature": torch.zeros(24)})[0])
+    assert torch.equal(tokens, select(**walk | {"temperature": torch.zeros(24)})[0])
 
 
 def test_draws_follow_q() -> None:
@@ -92,7 +99,7 @@ def test_draws_follow_q() -> None:
     walk |= {"predecessor": one["predecessor"], "successor": one["successor"], "seeds": torch.arange(num_draws)}
     walk["temperature"] = torch.full((num_draws,), 1.5)
 
-    tokens, q = select_path(**walk)
+    tokens, q = select(**walk)
 
     first = Counter(tokens[:, 0].tolist())
     ids = walk["candidates"][0, 0].tolist()

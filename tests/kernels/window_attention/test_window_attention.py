@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from paceline_kernels.backend import Backend
-from paceline_kernels.window_attention import ring_positions, window_attention
+from paceline_kernels.window_attention import Rings, ring_positions, window_attention
 
 WIDTH, HEAD_DIM = 5, 16
 
@@ -47,7 +47,7 @@ def test_reference_sees_exactly_the_window(window: int, heads: tuple[int, int]) 
     lengths = [0, 1, window - 1, window, window + 7, 3 * window + 70]
     q, rings, rows, device_lengths, block, context = case(lengths, window + 8, heads, torch.float64)
 
-    ours = window_attention(q, *rings, rows, device_lengths, *block, window)
+    ours = window_attention(q, Rings(*rings, rows, device_lengths), *block, window)
 
     torch.testing.assert_close(ours, expected(q, lengths, block, context, window))
 
@@ -60,7 +60,7 @@ def test_kernel_equals_reference(window: int, heads: tuple[int, int]) -> None:
     q, rings, rows, device_lengths, block, _ = case(lengths, window + 8, heads, torch.float32)
 
     ours, theirs = (
-        window_attention(q, *rings, rows, device_lengths, *block, window, backend=backend)
+        window_attention(q, Rings(*rings, rows, device_lengths), *block, window, backend=backend)
         for backend in (Backend.KERNEL, Backend.REFERENCE)
     )
 

@@ -8,7 +8,7 @@ import torch
 from row_params import row_params
 
 from paceline_kernels.counter_random import DRAW, gumbel
-from paceline_kernels.selector import select_path
+from paceline_kernels.selector import Candidates, Codebooks, Draws, select_path
 from paceline_runtime.params import SamplingParams
 from paceline_runtime.sampling.accept import accept_drafts
 from paceline_runtime.sampling.distribution import Distribution
@@ -31,7 +31,8 @@ def by_dflash() -> Proposal:
     unary, hidden = Q_LOGITS.expand(NUM_BLOCKS, 1, -1), torch.zeros(NUM_BLOCKS, 1, 1)
     anchors, temperature = torch.zeros_like(KEYS), torch.ones(NUM_BLOCKS)
     places = (LENGTHS + 1)[:, None]
-    tokens, q = select_path(unary, ids, hidden, nothing, nothing, anchors, temperature, KEYS, places)
+    draws = Draws(temperature, KEYS, places)
+    tokens, q = select_path(Candidates(ids, unary, hidden), Codebooks(nothing, nothing), anchors, draws)
     return Proposal(tokens, ids, q)
 
 

@@ -7,7 +7,6 @@ method is the DFlash 2 draft as the `dflash` package 0.1.0 publishes it; tests h
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
 
 import torch
 from torch.nn import functional
@@ -16,22 +15,13 @@ from paceline_compat.facts.draft_tensors import CODEBOOKS
 from paceline_compat.facts.records import WholeDraft
 from paceline_kernels.backend import Backend
 from paceline_kernels.context_rows import ContextProjection
-from paceline_kernels.selector import select_path
+from paceline_kernels.selector import Candidates, Codebooks, Draws, select_path
 from paceline_kernels.top_logits import top_logits
 from paceline_runtime.layers.linear import Linear
 from paceline_runtime.layers.parameters import Parameters
 from paceline_runtime.layers.rotary import Rotary
 from paceline_runtime.models.base import TargetModel
 from paceline_runtime.speculative.dflash.draft_layer import Block, DraftLayer, Stream
-
-
-@dataclass(frozen=True)
-class Candidates:
-    """What the target's head makes of a block: ids and logits [B, k, C], selector input [B, k, rank]."""
-
-    ids: torch.Tensor
-    unary: torch.Tensor
-    hidden: torch.Tensor
 
 
 class Draft:
@@ -62,7 +52,7 @@ class Draft:
         ]
         self._norm = parameters.norm("norm", hidden, eps)
         self._selector = parameters.linear({"candidate_selector.hidden_projection": rank}, hidden, split=None)
-        self.predecessor, self.successor = (parameters.tensor(name, config.vocab_size, rank) for name in CODEBOOKS)
+        self.codebooks = Codebooks(*(parameters.tensor(name, config.vocab_size, rank) for name in CODEBOOKS))
 
     def computed_by(self, backend: Backend) -> Draft:
         """The same draft over the same memory, with other kernels."""
@@ -123,18 +113,7 @@ class Draft:
         """One path through the candidates: tokens int64 [B, k] and q [B, k, C]."""
         num_drafts = candidates.ids.shape[1]
         positions = lengths[:, None] + torch.arange(1, num_drafts + 1, device=lengths.device)
-        return select_path(
-            unary=candidates.unary,
-            candidates=candidates.ids,
-            hidden=candidates.hidden,
-            predecessor=self.predecessor,
-            successor=self.successor,
-            anchors=anchors,
-            temperature=temperature,
-            seeds=seeds,
-            positions=positions,
-            backend=self.backend,
-        )
+        return select_path(candidates, self.codebooks, anchors, Draws(temperature, seeds, positions), backend=self.backend)
 
     def memory_bytes(self) -> int:
         """Bytes of weights held on the device."""

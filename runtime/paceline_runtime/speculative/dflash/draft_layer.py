@@ -13,8 +13,9 @@ import torch
 from paceline_compat.facts.records import WholeDraft
 from paceline_kernels.backend import Backend
 from paceline_kernels.grouped_conv import grouped_conv
+from paceline_kernels.place_heads import HeadLayout
 from paceline_kernels.rotary import RotaryTable
-from paceline_kernels.window_attention import window_attention
+from paceline_kernels.window_attention import Rings, window_attention
 from paceline_runtime.layers.attention import Attention
 from paceline_runtime.layers.linear import Linear
 from paceline_runtime.layers.mlp import gated_mlp
@@ -24,8 +25,11 @@ from paceline_runtime.layers.parameters import Parameters
 
 @dataclass(frozen=True)
 class Block:
-    """What the layers of one forward share, for B blocks: seats int64 [B] of their rings, lengths int64 [B], their anchors'
-    positions; ring_keys, ring_values: [L, num_seats, R, Hkv, D]."""
+    """What the layers of one forward share, for B blocks.
+
+    lengths: int64 [B], positions of their anchors; seats: int64 [B], whose rings they see
+    ring_keys, ring_values: [L, num_seats, R, Hkv, D]
+    """
 
     rotary: RotaryTable
     lengths: torch.Tensor
@@ -85,17 +89,9 @@ class DraftLayer:
     def _attend(self, x: torch.Tensor, block: Block) -> torch.Tensor:
         heads = self.attention.project(x, block.rotary, backend=block.backend)
         q, k, v = (part.view(len(block.lengths), -1, *part.shape[1:]) for part in heads)
-        attended = window_attention(
-            q=q,
-            ring_keys=block.ring_keys[self.attention.layer],
-            ring_values=block.ring_values[self.attention.layer],
-            seats=block.seats,
-            lengths=block.lengths,
-            block_keys=k,
-            block_values=v,
-            window=block.window,
-            backend=block.backend,
-        )
+        layer = self.attention.layer
+        rings = Rings(block.ring_keys[layer], block.ring_values[layer], block.seats, block.lengths)
+        attended = window_attention(q, rings, k, v, block.window, backend=block.backend)
         return self.attention.out(attended.flatten(-2).flatten(0, 1))
 
 
@@ -105,10 +101,8 @@ def _attention(config: WholeDraft, index: int, key_value: Linear, k_norm: RmsNor
     return Attention(
         Linear(*queries.weights, *key_value.weights, split="rows"),
         parameters.linear({f"{name}.o_proj": hidden}, config.num_heads * head_dim, split="columns"),
+        HeadLayout(config.num_heads, config.num_kv_heads, head_dim),
         layer=index,
-        num_heads=config.num_heads,
-        num_kv_heads=config.num_kv_heads,
-        head_dim=head_dim,
         q_norm=parameters.norm(f"{name}.q_norm", head_dim, config.rms_norm_eps),
         k_norm=k_norm,
     )

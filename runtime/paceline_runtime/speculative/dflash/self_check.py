@@ -14,9 +14,10 @@ import torch
 
 from paceline_compat.memory.parts import PAGE_TOKENS
 from paceline_kernels.backend import Backend
+from paceline_kernels.selector import Candidates
 from paceline_runtime.batch import Chunk, PrefillBatch
 from paceline_runtime.models.base import TargetModel
-from paceline_runtime.speculative.dflash.draft import Candidates, Draft
+from paceline_runtime.speculative.dflash.draft import Draft
 from paceline_runtime.speculative.dflash.proposer import CONTEXT_PLANE, DFlashProposer
 
 NUM_TOKENS = 100

@@ -78,7 +78,7 @@ def test_names_of_conversions_load_the_same_weights(folder: Path, new_name: Call
 
     converted = load(folder).draft
 
-    assert torch.equal(converted.predecessor, plain.predecessor)
+    assert torch.equal(converted.codebooks.predecessor, plain.codebooks.predecessor)
     down = [draft.parameters.places["layers.1.mlp.down_proj.weight"].view for draft in (converted, plain)]
     assert torch.equal(*down)
 

@@ -11,7 +11,7 @@ import torch
 from dflash.model import _attention_mask
 from dflash_pairs import Harness, OracleRun, TableTarget, draft_content, oracle_draft, our_draft
 
-from paceline_runtime.speculative.dflash.draft import Candidates
+from paceline_kernels.selector import Candidates
 
 TOLERANCE = 1e-5
 PAGES = range(1, 9)
