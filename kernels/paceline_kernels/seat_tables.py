@@ -1,6 +1,6 @@
-"""What is kept of requests on the device between steps, by seat: the part that the operations at a step's ends share.
+"""What the device keeps of requests between steps, by seat: the part that the operations at a step's ends share.
 
-Held by whoever owns the buffers; all tensors are on the device and nobody reads them back.
+The runtime's buffers by seat hold one; all tensors are on the device and nobody reads them back.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 
 @dataclass(frozen=True)
 class SeatTables:
-    """Of S seats; seat 0 is the dummy of inert rows.
+    """The tables of S seats; seat 0 is the dummy of inert rows.
 
     history:       int64 [S, L], committed ids; history[seat, lengths[seat]] is the pending token, the last of them
     page_table:    int64 [S, P], pages of each seat in order, dummies past its own

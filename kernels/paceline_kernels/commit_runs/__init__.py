@@ -1,4 +1,7 @@
-"""What a step decided goes to the tables by seat: runs of tokens, lengths, and what a recurrent state has yet to apply."""
+"""What a step decided goes to the tables by seat: runs of tokens, lengths, and what a recurrent state has yet to apply.
+
+The owner of the tables calls it after every verify. It refuses to know how the tokens were chosen.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What a step decided goes to the tables by seat as one Triton kernel: a program a request.
+"""What a step decided goes to the tables by seat as one Triton kernel: one program for one request.
 
-Called at the end of a step on a GPU, where plain torch makes some fifteen launches of it with nothing beside them to do.
+The face calls it on a GPU, where plain torch makes some fifteen launches of it with nothing beside them to do.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a step decided goes to the tables by seat, in plain torch.
 
-Called by the owner of the tables after every verify. It refuses to know how the tokens were chosen.
+The face calls it. It refuses to know how the tokens were chosen.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from paceline_kernels.seat_tables import SeatTables
 def commit_runs(seats: torch.Tensor, run: torch.Tensor, num_tokens: torch.Tensor, tables: SeatTables) -> torch.Tensor:
     """Append the first `num_tokens` int64 [B] of each run int64 [B, W] to its seat's history; int64 [B], what was committed.
 
-    What does not count is written to the history of the dummy, where nothing means anything.
+    Tokens that do not count go to the history of the dummy, where nothing means anything.
     """
     committed = torch.where(seats > 0, num_tokens, 0)
     columns = torch.arange(run.shape[1], device=seats.device)

@@ -1,4 +1,7 @@
-"""Counter-based randomness: every draw is a pure function of (key, position, purpose, index)."""
+"""Counter-based randomness: every draw is a pure function of (key, position, purpose, index).
+
+The sampler, the verify and the proposers draw with it. It keeps no state and knows no batch.
+"""
 
 from __future__ import annotations
 

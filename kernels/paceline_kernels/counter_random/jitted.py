@@ -1,6 +1,6 @@
 """The same noise inside Triton kernels: what `reference.py` draws, bit for bit up to the logarithm's rounding.
 
-Called by the kernels that draw; keys, positions and indices are int64 blocks of one shape.
+Kernels that draw call it; keys, positions and indices are int64 blocks of one shape.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Noise from counters as one Triton kernel, where plain torch makes a pass over all numbers for each of some sixty operations.
 
-Called by the sampler and the verify on a GPU.
+The face calls it on a GPU.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Uniform and Gumbel noise from counters, in int64 torch arithmetic: equal bits on every device and in every batch.
 
 The generator is SplitMix64's finalizer (Steele, Lea, Flood 2014, doi 10.1145/2660193.2660195) absorbing one word at a time.
-Called by the sampler, the verify and proposers. Streams of different purposes must never meet: a draft drawn with the noise
+The face calls it. Streams of different purposes must never meet: a draft drawn with the noise
 that later accepts it biases the output (vLLM #54282).
 """
 

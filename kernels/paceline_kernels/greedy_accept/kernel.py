@@ -1,6 +1,6 @@
-"""What a verify commits of greedy requests as two Triton kernels: the best of every block of logits, then a program a request.
+"""What a verify commits of greedy requests as two Triton kernels: the best of every block of logits, then a request's run.
 
-Called at the end of a step on a GPU. Plain torch makes some fifteen launches of it, and its argmax takes one program a row.
+The face calls it on a GPU. Plain torch makes some fifteen launches of it, and its argmax takes one program a row.
 """
 
 from __future__ import annotations

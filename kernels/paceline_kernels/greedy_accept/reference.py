@@ -1,6 +1,6 @@
 """What a verify commits of greedy requests, in plain torch: the longest prefix of the drafts that matches the argmax.
 
-Called by the verify's judge. It refuses to know whose drafts they are.
+The face calls it. It refuses to know whose drafts they are.
 """
 
 from __future__ import annotations

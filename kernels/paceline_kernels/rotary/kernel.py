@@ -1,6 +1,6 @@
-"""The rotary table as one Triton kernel: a program a row, where plain torch makes eleven launches.
+"""The rotary table as one Triton kernel: one program for one row, where plain torch makes eleven launches.
 
-Called once per forward on a GPU. The table is computed each time: one of all positions would take 67 MB for a context of
+The face calls it once per forward on a GPU. A table of all positions would take 67 MB for a context of
 262,144 and a rotary width of 64. Triton compiles `tl.cos` and `tl.sin` to the CUDA library's own, exact to two units in the
 last place for any angle, not to the hardware's approximations (held by tests).
 """

@@ -1,4 +1,7 @@
-"""From who decodes to what a step reads: the inputs of a draft, and those of the verify over [pending, drafts]."""
+"""From who decodes to what a step reads: the inputs of a draft, and those of the verify over [pending, drafts].
+
+The device's programs call it at the start of both. It refuses to know who drafted, and what a row is for.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ __all__ = ["Choices", "DraftRows", "VerifyRows", "draft_inputs", "verify_inputs"
 def draft_inputs(
     seats: torch.Tensor, tables: SeatTables, choices: Choices, num_pages: int, *, backend: Backend = Backend.AUTO
 ) -> DraftRows:
-    """What a draft for the requests in `seats` int64 [B] reads, of the page table the first `num_pages` columns."""
+    """What a draft for the requests in `seats` int64 [B] reads, with the first `num_pages` columns of the page table."""
     if runs_kernel(backend, seats.device):
         from paceline_kernels.step_inputs import kernel
 

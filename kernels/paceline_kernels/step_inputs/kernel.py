@@ -1,6 +1,6 @@
-"""From who decodes to what a step reads as one Triton kernel: a program a request, and more beside it that copy its pages.
+"""From who decodes to what a step reads as one Triton kernel: one program for a request, others for its pages.
 
-Called at the start of a step on a GPU, where plain torch makes some forty launches of it with nothing beside them to do.
+The face calls it on a GPU, where plain torch makes some forty launches of it with nothing beside them to do.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """From who decodes to what a step reads, in plain torch: some forty small operations, all of them on whole numbers.
 
-Called by the device's programs at the start of a draft and of a verify. It refuses to know who drafted, and what a row is for.
+The face calls it. It refuses to know who drafted, and what a row is for.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Choices:
 
 @dataclass(frozen=True)
 class DraftRows:
-    """Of B requests: pending token, length and key int64 [B], temperature float64 [B], 0 for greedy ones, and pages [B, P]."""
+    """A draft's inputs for B requests: pending, length, key int64 [B]; temperature float64 [B], 0 if greedy; pages [B, P]."""
 
     pending: torch.Tensor
     lengths: torch.Tensor
@@ -34,7 +34,7 @@ class DraftRows:
 
 @dataclass(frozen=True)
 class VerifyRows:
-    """Of B requests, W = 1 + k rows each; rows past the drafts that are verified, or of seat 0, are inert.
+    """A verify's inputs for B requests, W = 1 + k rows each; rows past the drafts to verify, or of seat 0, are inert.
 
     ids, positions, cells: int64 [B * W], active bool [B * W]; an inert row's cell is in the dummy page 0
     lengths:               int64 [B], tokens in the cache
@@ -57,7 +57,7 @@ class VerifyRows:
 
 
 def draft_inputs(seats: torch.Tensor, tables: SeatTables, choices: Choices, num_pages: int) -> DraftRows:
-    """What a draft for the requests in `seats` int64 [B] reads, of the page table the first `num_pages` columns."""
+    """What a draft for the requests in `seats` int64 [B] reads, with the first `num_pages` columns of the page table."""
     lengths = tables.lengths[seats]
     return DraftRows(
         pending=tables.history[seats, lengths],

@@ -1,6 +1,6 @@
 """An order of logits inside Triton kernels that is the same everywhere: the larger first, ties by id.
 
-Called by the kernels that look for the likeliest ids.
+Kernels that look for the likeliest ids call it.
 """
 
 from __future__ import annotations

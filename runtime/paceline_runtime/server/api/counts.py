@@ -1,6 +1,6 @@
-"""How much a body may hold, asked before any of it is looked at: to build or check a million items would take seconds.
+"""How much a body may hold, asked before anything in it is looked at: to build or check a million items would take seconds.
 
-Called by `parsing`. Pure functions; they know the shape of JSON and the API's limits, not what the fields mean.
+`parsing` calls it. Its functions are pure; they know the shape of JSON and the API's limits, not what the fields mean.
 """
 
 from __future__ import annotations

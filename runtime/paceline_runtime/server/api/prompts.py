@@ -1,6 +1,6 @@
 """From the texts of requests to token ids that fit the context, with no more work than it takes to see that one does not.
 
-Used by `jobs`. A few threads do this for all requests, a window of a text in turn: a short prompt does not wait for long ones,
+`jobs` uses it. A few threads do this for all requests, a window of a text in turn: a short prompt does not wait for long ones,
 nor anyone for a client that has left. It knows tokenizers, nothing of HTTP.
 """
 

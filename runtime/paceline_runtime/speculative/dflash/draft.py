@@ -113,7 +113,13 @@ class Draft:
         """One path through the candidates: tokens int64 [B, k] and q [B, k, C]."""
         num_drafts = candidates.ids.shape[1]
         positions = lengths[:, None] + torch.arange(1, num_drafts + 1, device=lengths.device)
-        return select_path(candidates, self.codebooks, anchors, Draws(temperature, seeds, positions), backend=self.backend)
+        return select_path(
+            candidates=candidates,
+            codebooks=self.codebooks,
+            anchors=anchors,
+            draws=Draws(temperature, seeds, positions),
+            backend=self.backend,
+        )
 
     def memory_bytes(self) -> int:
         """Bytes of weights held on the device."""

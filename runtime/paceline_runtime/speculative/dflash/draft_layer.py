@@ -91,7 +91,7 @@ class DraftLayer:
         q, k, v = (part.view(len(block.lengths), -1, *part.shape[1:]) for part in heads)
         layer = self.attention.layer
         rings = Rings(block.ring_keys[layer], block.ring_values[layer], block.seats, block.lengths)
-        attended = window_attention(q, rings, k, v, block.window, backend=block.backend)
+        attended = window_attention(q=q, rings=rings, block_keys=k, block_values=v, window=block.window, backend=block.backend)
         return self.attention.out(attended.flatten(-2).flatten(0, 1))
 
 

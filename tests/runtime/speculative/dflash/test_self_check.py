@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -50,7 +51,7 @@ BROKEN_KERNELS: dict[str, tuple[str, Callable[..., Any]]] = {
     "attention-is-nan": ("window_attention", lambda right, q, **rest: q * torch.nan),
     "walk-ignores-temperature": (
         "select_path",
-        lambda right, temperature, **rest: right(temperature=0.5 * temperature, **rest),
+        lambda right, draws, **rest: right(draws=replace(draws, temperature=0.5 * draws.temperature), **rest),
     ),
 }
 
