@@ -96,7 +96,7 @@ def read_tiles(file: Path, device_name: str) -> TileTable:
     try:
         content = json.loads(file.read_text())
         measured_on = content["device"]
-        cuts = {_product(entry["product"]): _tile(entry["tile"]) for entry in content["products"]}
+        cuts = {_product(entry["product"]): _read_tile(entry["tile"]) for entry in content["products"]}
     except (KeyError, TypeError, ValueError, OSError) as error:
         reason = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
         remedy = "name another one, or write it with `paceline bench tune`"
@@ -138,7 +138,7 @@ def _product(fields: dict[str, Any]) -> Product:
     return product
 
 
-def _tile(fields: dict[str, Any] | None) -> Tile | None:
+def _read_tile(fields: dict[str, Any] | None) -> Tile | None:
     if fields is None:
         return None
     tile = Tile(**fields)
