@@ -163,9 +163,9 @@ def operator_calls() -> float:
 
 
 def wait_until_quiet(count: Any) -> None:
-    """Until a count rests for ten seconds, leadership's own few calls aside."""
+    """Until a count rests for ten seconds, leadership's own calls aside: three every three seconds."""
     last = -100.0
-    while count() - last > 4:
+    while count() - last > 15:
         last = count()
         time.sleep(10)
 

@@ -21,6 +21,11 @@ NODE = "node-1"
 XDIST_WORKER = "PYTEST_XDIST_WORKER"
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Known only when this folder is named on the command line; the soak is skipped otherwise."""
+    parser.addoption("--soak-minutes", type=float, default=None, help="length of the operator's soak")
+
+
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Marks all tests here."""
     item.add_marker(pytest.mark.cluster)

@@ -32,7 +32,7 @@ from paceline_operator.names import KIND
 logger = logging.getLogger(__name__)
 REFUSED_RETRY_S = 15.0
 # So often a replica asks who leads and which installations there are.
-LEADERSHIP_PERIOD_S = 2.0
+LEADERSHIP_PERIOD_S = 3.0
 
 
 def utc_now() -> datetime:
