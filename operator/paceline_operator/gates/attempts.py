@@ -11,7 +11,7 @@ from paceline_operator.observed.conditions import condition
 from paceline_operator.observed.containers import ending_of, is_held, own_end
 from paceline_operator.observed.pods import last_words, no_pod, waiting
 from paceline_operator.observed.times import instant
-from paceline_operator.observed.waits import STALL_S, stalled
+from paceline_operator.observed.waits import STALL_S, newest_of, stalled
 from paceline_operator.observed.warnings import Warnings
 
 Object = dict[str, Any]
@@ -39,10 +39,11 @@ def attempt(
         # The pod never ends, so its Job never tries again: containers of others go on.
         return Attempt(FAILED, ending_of(held[-1]), end.get("finishedAt") or "")
     said = _said(pods, job, warnings)
-    if job and stalled(job, pods, now):
+    # A pod that says nothing is under way: a large image takes long to come.
+    if job and said.state != RUNNING and stalled(job, pods, now):
         name, minutes = job["metadata"]["name"], round(STALL_S / 60)
         message = f"nothing of Job {name} has started for {minutes} minutes; last: {said.message or 'no word'}"
-        made_at = instant(job["metadata"]["creationTimestamp"])
+        made_at = instant(newest_of(job, pods)["metadata"].get("creationTimestamp"))
         return Attempt(FAILED, message, (made_at + timedelta(seconds=STALL_S)).isoformat() if made_at else "")
     return said
 

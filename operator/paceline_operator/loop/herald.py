@@ -13,7 +13,7 @@ from typing import Any
 from paceline_operator.cluster.client import Cluster
 from paceline_operator.cluster.kinds import EVENT
 from paceline_operator.cluster.store import Key
-from paceline_operator.errors import ApiError, GoneError
+from paceline_operator.errors import ApiError
 from paceline_operator.observed.warnings import Warning, Warnings, newest, warnings_of
 from paceline_operator.status.events import again
 
@@ -21,6 +21,7 @@ Object = dict[str, Any]
 logger = logging.getLogger(__name__)
 # Refusals of an Event that a retry does not mend; a namespace that is being deleted takes none (403).
 REFUSALS = frozenset({400, 403, 405, 422})
+CONFLICT = 409
 # Looks come in bursts; one answer serves all of a burst.
 FRESH_S = 5.0
 
@@ -52,7 +53,7 @@ class Herald:
         del self._untold[key]
 
     async def warnings(self, key: Key, silent: Sequence[Object]) -> Warnings:
-        """What Events tell of these objects; nothing where Events may not be read. Raises ApiError."""
+        """What Events tell of these objects; nothing where Events cannot be read: the next look asks again."""
         before, now = self._read.get(key, {}), self._clock()
         answers: dict[str, tuple[float, Warning | None]] = {}
         for found in silent:
@@ -67,15 +68,16 @@ class Herald:
         try:
             return newest(await self._cluster.list(EVENT, found["metadata"]["namespace"], field_selector=selector))
         except ApiError as error:
-            if error.status != 403:
-                raise
-            logger.debug("Events may not be read: %s", error)
+            logger.debug("Events cannot be read: %s", error)
             return None
 
     async def _send(self, event: Object) -> None:
+        """Make the Event; one that is there already is counted up."""
         namespace, name = event["metadata"]["namespace"], event["metadata"]["name"]
         try:
+            await self._cluster.create(event, EVENT)
+        except ApiError as error:
+            if error.status != CONFLICT:
+                raise
             known = await self._cluster.get(EVENT, namespace, name)
             await self._cluster.merge(again(event, known), EVENT, namespace, name)
-        except GoneError:
-            await self._cluster.create(event, EVENT)

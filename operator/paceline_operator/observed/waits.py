@@ -18,7 +18,7 @@ Object = dict[str, Any]
 PATIENCE_S = 5.0
 # Events are asked for again after a quarter of the time that the wait has lasted, within these bounds.
 SOONEST_S, LATEST_S = 10.0, 45.0
-# A Job of which nothing has started for so long has failed.
+# A Job whose newest attempt has not started for so long, and says why, has failed.
 STALL_S = 900.0
 
 
@@ -40,12 +40,17 @@ def waits(observed: Observed, now: datetime) -> Waits:
     return Waits(silent, min(min(max(age / 4, SOONEST_S), LATEST_S) for age in ages))
 
 
-def stalled(job: Object | None, pods: Sequence[Object], now: datetime) -> bool:
-    """Whether nothing of a Job has started for too long. A Job that somebody else holds back on purpose has time."""
-    if job is None or any(map(has_started, pods)) or is_true(job, "Suspended"):
+def stalled(job: Object, pods: Sequence[Object], now: datetime) -> bool:
+    """Whether nothing of a Job's newest attempt has started for too long. What somebody holds back on purpose has time."""
+    if is_true(job, "Suspended") or (pods and has_started(pods[-1])):
         return False
-    is_gated = any((condition(pod, "PodScheduled") or {}).get("reason") == GATED for pod in pods)
-    return not is_gated and age_s(job, now) >= STALL_S
+    is_gated = any((condition(pod, "PodScheduled") or {}).get("reason") == GATED for pod in pods[-1:])
+    return not is_gated and age_s(newest_of(job, pods), now) >= STALL_S
+
+
+def newest_of(job: Object, pods: Sequence[Object]) -> Object:
+    """The attempt that counts: the newest pod, or the Job while it has none."""
+    return pods[-1] if pods else job
 
 
 def _pods(observed: Observed) -> Iterable[Object]:

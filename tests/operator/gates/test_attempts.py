@@ -18,7 +18,7 @@ from operator_builders import (
 )
 
 from paceline_operator.gates import caching, inspection
-from paceline_operator.gates.attempts import FAILED, RETRYING, attempt
+from paceline_operator.gates.attempts import FAILED, RETRYING, RUNNING, attempt
 from paceline_operator.objects.cache import job_name as cache_job_name
 from paceline_operator.objects.inspect import job_name
 from paceline_operator.observed.warnings import Warning, Warnings
@@ -125,6 +125,14 @@ def test_a_fetch_of_which_nothing_starts_fails_with_what_it_last_said():
     assert (early.state, late.state) == ("FailedCreate", FAILED)
     assert late.message == f"nothing of Job {CACHE_JOB} has started for 15 minutes; last: Job {CACHE_JOB}: exceeded quota: full"
     assert late.failed_at == NOW.isoformat()
+
+
+def test_a_pod_that_says_nothing_is_under_way():
+    """Its image is large, and no warning is about it: that is no stall."""
+    job = make_job(CACHE_JOB, made_at="2026-11-29T11:00:00Z")
+    pod = make_pod("2026-11-29T11:00:00Z", "cache", CACHE_JOB, phase="Pending", containerStatuses=[])
+
+    assert attempt(job, [pod], Warnings(), {}, NOW).state == RUNNING
 
 
 def test_a_failed_try_is_told_while_the_job_goes_on():

@@ -73,11 +73,11 @@ def test_a_wait_is_looked_at_again(age_s, again_s):
     [
         (job(STALL_S), [], True),
         (job(STALL_S - 1), [], False),
-        (job(STALL_S), [pod(60, CREATING)], True),
-        (job(STALL_S), [pod(60, {"name": "inspect", "state": {"running": {}}})], False),
-        (job(STALL_S), [pod(60, conditions=[GATED])], False),
+        (job(STALL_S), [pod(STALL_S, CREATING)], True),
+        (job(9 * STALL_S), [pod(60, CREATING)], False),
+        (job(STALL_S), [pod(STALL_S, {"name": "inspect", "state": {"running": {}}})], False),
+        (job(STALL_S), [pod(STALL_S, conditions=[GATED])], False),
         (job(STALL_S, Suspended="True"), [], False),
-        (None, [], False),
     ],
 )
 def test_a_job_of_which_nothing_starts_stalls(job_, pods, is_stalled):
