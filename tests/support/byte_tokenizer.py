@@ -28,11 +28,20 @@ class Bytewise:
             self.is_done = self.ids == self._all
 
 
+class NoControls:
+    """Nothing is held back, and nothing told apart."""
+
+    def held(self, text: str) -> str:
+        """As it is."""
+        return text
+
+
 class ByteTokenizer:
     """Ids 0 to 255 are bytes of UTF-8; the rest have no text."""
 
     eos_ids = frozenset({EOS})
     vocab_size = VOCAB_SIZE
+    controls = NoControls()
     longest_token_bytes = max(map(len, CONTROL))
 
     def __init__(self) -> None:

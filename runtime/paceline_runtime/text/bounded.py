@@ -5,7 +5,7 @@ The server drives one for each text, a moment's work at a time, and `LLM` does. 
 
 from __future__ import annotations
 
-from paceline_runtime.text.chat import Tokenizer
+from paceline_runtime.text.chat import Encoder
 
 SHORT_CHARS = 1 << 14
 """Texts up to here are tokenized whatever their bytes say: the exact count is worth more to the reader than the work."""
@@ -22,9 +22,9 @@ class TooManyTokensError(ValueError):
 class BoundedEncoding:
     """`ids` of a text are complete once it `is_done`. TooManyTokensError comes as soon as more than `most` are certain."""
 
-    def __init__(self, tokenizer: Tokenizer, text: str, most: int, *, add_special_tokens: bool = True) -> None:
-        check_bytes(tokenizer, text, most)
-        self._encoding, self._most = tokenizer.gradually(text, add_special_tokens), most
+    def __init__(self, encoder: Encoder, text: str, most: int, *, add_special_tokens: bool = True) -> None:
+        check_bytes(encoder, text, most)
+        self._encoding, self._most = encoder.gradually(text, add_special_tokens), most
 
     @property
     def is_done(self) -> bool:
@@ -43,7 +43,7 @@ class BoundedEncoding:
             raise TooManyTokensError(len(self.ids), is_all=self.is_done)
 
 
-def check_bytes(tokenizer: Tokenizer, text: str, most: int) -> None:
+def check_bytes(encoder: Encoder, text: str, most: int) -> None:
     """TooManyTokensError if the text would have more than `most` tokens even if it were made of the longest alone."""
-    if len(text) > SHORT_CHARS and (fewest := tokenizer.fewest_tokens(text)) > most:
+    if len(text) > SHORT_CHARS and (fewest := encoder.fewest_tokens(text)) > most:
         raise TooManyTokensError(fewest, is_all=False)

@@ -11,6 +11,8 @@ from typing import Any, Protocol
 
 # OpenAI's newer name for the same thing; templates know the older one.
 TEMPLATE_ROLES = {"developer": "system"}
+# Whose control tokens are words. The system's text is the developer's, who may mean them (some switch thinking on).
+_HELD_ROLES = frozenset({"user", "assistant"})
 
 
 class Gradual(Protocol):
@@ -23,8 +25,39 @@ class Gradual(Protocol):
         """A moment's work: some more ids, or the end."""
 
 
-class Tokenizer(Protocol):
+class Encoder(Protocol):
+    """Makes ids of texts."""
+
+    def fewest_tokens(self, text: str) -> int:
+        """A number of tokens that the text has at least; 0 where nothing is known without tokenizing it."""
+
+    def gradually(self, text: str, add_special_tokens: bool = True) -> Gradual:
+        """Token ids of `text`, bit by bit; control tokens written out in it are recognized."""
+
+
+class Controls(Protocol):
+    """Tells a template's control tokens from those that somebody spells; `text.control_tokens.ControlTokens` does."""
+
+    def held(self, text: str) -> str:
+        """What somebody said, with a placeholder for each control token that it spells."""
+
+    def restored(self, text: str) -> str:
+        """A text with what was held back."""
+
+    def named(self, text: str) -> str:
+        """The text for `encoder`: what it spells are control tokens, what was held back are words."""
+
+    @property
+    def encoder(self) -> Encoder:
+        """Reads named texts."""
+
+
+class Tokenizer(Encoder, Protocol):
     """What the server needs of a tokenizer; `text.tokenizer.Tokenizer` is the real one."""
+
+    @property
+    def controls(self) -> Controls:
+        """Its control tokens."""
 
     @property
     def longest_token_bytes(self) -> int | None:
@@ -32,12 +65,6 @@ class Tokenizer(Protocol):
 
     def special_id(self, text: str) -> int | None:
         """The id of a special token, which `decode` leaves out; None for any other text."""
-
-    def fewest_tokens(self, text: str) -> int:
-        """A number of tokens that the text has at least; 0 where nothing is known without tokenizing it."""
-
-    def gradually(self, text: str, add_special_tokens: bool = True) -> Gradual:
-        """Token ids of `text`, bit by bit; control tokens written out in it are recognized."""
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of `ids`, with U+FFFD where bytes form no character."""
@@ -61,11 +88,12 @@ class Turn:
 class ChatText:
     """A rendered conversation, which holds its own special tokens. `opening`, its end, only opens the assistant's turn.
 
-    It is None when the text is not all of it.
+    It is None when the text is not all of it. `encoder` reads the text.
     """
 
     text: str
     opening: str | None
+    encoder: Encoder
 
 
 def chat_text(
@@ -79,6 +107,28 @@ def chat_text(
     messages = [{"role": TEMPLATE_ROLES.get(turn.role, turn.role), "content": turn.text} for turn in turns]
     text = tokenizer.render_chat(messages, **variables, most_chars=most_chars)
     if most_chars is not None and len(text) > most_chars:
-        return ChatText(text, None)
+        return ChatText(text, None, tokenizer)
     history = tokenizer.render_chat(messages, **variables, add_generation_prompt=False)
-    return ChatText(text, text[len(history) :] if text.startswith(history) else "")
+    opening = text[len(history) :] if text.startswith(history) else ""
+    named = _named(tokenizer, messages, variables, text)
+    return ChatText(text, opening, tokenizer) if named is None else ChatText(named, opening, tokenizer.controls.encoder)
+
+
+def _named(tokenizer: Tokenizer, messages: Sequence[Mapping[str, str]], variables: Mapping[str, Any], text: str) -> str | None:
+    """The rendered text with its control tokens named, in which those that user or assistant spell are words.
+
+    None where they spell none, and where the template looks into their words: rendered with placeholders, it writes something
+    else. Their control tokens are read as such then, as in other servers.
+    """
+    controls = tokenizer.controls
+    placed = [
+        {**message, "content": controls.held(message["content"])} if message["role"] in _HELD_ROLES else message
+        for message in messages
+    ]
+    if placed == messages:
+        return None
+    try:
+        rendered = tokenizer.render_chat(placed, **variables)
+    except ValueError:
+        return None
+    return controls.named(rendered) if controls.restored(rendered) == text else None

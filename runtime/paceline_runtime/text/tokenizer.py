@@ -11,15 +11,16 @@ from typing import Any
 
 import tokenizers
 
-from paceline_runtime.text.backend_facts import read_facts
 from paceline_runtime.text.chat_template import ChatTemplate, ChatTemplateError
+from paceline_runtime.text.control_tokens import ControlTokens
+from paceline_runtime.text.encoder import Encoder
 from paceline_runtime.text.gradual import GradualEncoding
 
 
 class Tokenizer:
     """A model's tokenizer.
 
-    `vocab_size` counts ids, added tokens included; `bos_id` is None for models without one.
+    `vocab_size` counts ids, added tokens included; `bos_id` is None for models without one. `controls` are its special tokens.
     """
 
     def __init__(
@@ -29,9 +30,8 @@ class Tokenizer:
         special_tokens: Mapping[str, str],
         chat_template: str | None,
     ) -> None:
-        self._backend, self._facts = backend, read_facts(backend)
-        if self._facts.around is not None:
-            backend.post_processor = None  # one would shorten the places of tokens, by which `gradually` cuts
+        self._backend, self._encoder = backend, Encoder(backend)
+        self.controls = ControlTokens(backend)
         self.vocab_size = backend.get_vocab_size(with_added_tokens=True)
         self.bos_id = backend.token_to_id(special_tokens["bos_token"]) if "bos_token" in special_tokens else None
         added = backend.get_added_tokens_decoder()
@@ -45,32 +45,20 @@ class Tokenizer:
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Ids of a text. Special tokens spelled in it are read as such; `add_special_tokens` puts the model's own around."""
-        encoding = self._gradual(text, add_special_tokens, None)
-        encoding.advance()
-        return encoding.ids
+        return self._encoder.encode(text, add_special_tokens)
 
     @property
     def longest_token_bytes(self) -> int | None:
         """Bytes of text that a token stands for at most, None where there is no such bound; some bytes may have no token."""
-        return self._facts.longest_token_bytes
+        return self._encoder.longest_token_bytes
 
     def fewest_tokens(self, text: str) -> int:
         """A number of tokens that the text has at least, by its bytes alone; 0 where nothing is known."""
-        longest = self._facts.longest_token_bytes
-        return 0 if longest is None else -(-len(text.encode().translate(None, self._facts.silent_bytes)) // longest)
+        return self._encoder.fewest_tokens(text)
 
     def gradually(self, text: str, add_special_tokens: bool = True) -> GradualEncoding:
         """What `encode` gives, a window of the text at a time."""
-        return self._gradual(text, add_special_tokens, self._facts.cut_margin)
-
-    def _gradual(self, text: str, add_special_tokens: bool, margin: int | None) -> GradualEncoding:
-        def encode(text: str) -> tokenizers.Encoding:
-            # A batch of one, since `encode` holds the interpreter's lock: 4 MB of text stopped every other thread for 4 s.
-            (encoding,) = self._backend.encode_batch([text], add_special_tokens=add_special_tokens and not self._facts.around)
-            return encoding
-
-        first, last = self._facts.around if self._facts.around and add_special_tokens else ([], [])
-        return GradualEncoding(encode, text, margin=margin, silent=self._facts.silent_bytes, first=first, last=last)
+        return self._encoder.gradually(text, add_special_tokens)
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """Text of ids, U+FFFD for bytes that form no character."""

@@ -112,7 +112,7 @@ LONG_TEXTS = {
 def test_of_a_long_text_no_more_than_a_window_is_encoded_at_a_time(smollm2, unit):
     """Without a blank in it, too: it is time and memory of the longest piece that a server feels."""
     text = unit * (150_000 // len(unit) + 1)
-    watched = Watched(smollm2._backend, text, smollm2._facts)
+    watched = Watched(smollm2._backend, text, smollm2._encoder.facts)
 
     assert smollm2.encode(text) == watched.whole()
     assert watched.longest_chars <= WINDOW_CHARS + 1

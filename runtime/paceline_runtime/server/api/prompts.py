@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from paceline_runtime.errors import Problem, RequestError
 from paceline_runtime.text.bounded import SHORT_CHARS, BoundedEncoding, TooManyTokensError, check_bytes
-from paceline_runtime.text.chat import Tokenizer, Turn, chat_text
+from paceline_runtime.text.chat import Encoder, Tokenizer, Turn, chat_text
 
 T = TypeVar("T")
 MOST_THREADS = 4
@@ -51,10 +51,10 @@ class Room:
             message = f"{self.field}: token id {outside} is outside the vocabulary of {self.vocab_size}"
             raise RequestError([Problem(self.field, message)])
 
-    def check_bytes(self, tokenizer: Tokenizer, text: str) -> None:
+    def check_bytes(self, encoder: Encoder, text: str) -> None:
         """RequestError for a text that leaves no room even if it is made of the longest tokens alone."""
         with self.refusing():
-            check_bytes(tokenizer, text, self.most)
+            check_bytes(encoder, text, self.most)
 
     @contextlib.contextmanager
     def refusing(self) -> Iterator[None]:
@@ -81,11 +81,11 @@ class Prompts:
         few = max(1, min(MOST_THREADS, (os.cpu_count() or 1) // 2))
         self._threads = ThreadPoolExecutor(few if num_threads is None else num_threads, thread_name_prefix="tokenize")
 
-    async def of_text(self, tokenizer: Tokenizer, text: str, room: Room, *, add_special_tokens: bool = True) -> list[int]:
+    async def of_text(self, encoder: Encoder, text: str, room: Room, *, add_special_tokens: bool = True) -> list[int]:
         """The ids of a text. RequestError when they leave no room; cancelled, it ends with the window that it is at."""
         try:
             with room.refusing():
-                encoding = BoundedEncoding(tokenizer, text, room.most, add_special_tokens=add_special_tokens)
+                encoding = BoundedEncoding(encoder, text, room.most, add_special_tokens=add_special_tokens)
                 while not encoding.is_done:
                     await self._in_thread(encoding.advance)
         finally:
@@ -104,7 +104,7 @@ class Prompts:
         if chat.opening is None:
             room.check_bytes(tokenizer, chat.text)
             chat = await self._in_thread(lambda: chat_text(tokenizer, turns, variables))  # it has many bytes without a token
-        ids = await self.of_text(tokenizer, chat.text, room, add_special_tokens=False)
+        ids = await self.of_text(chat.encoder, chat.text, room, add_special_tokens=False)
         if not chat.opening:
             return ids, 0
         return ids, len(await self.of_text(tokenizer, chat.opening, room, add_special_tokens=False))
