@@ -3,6 +3,7 @@
 import json
 import threading
 from collections import Counter
+from http.client import HTTPException
 from types import TracebackType
 from typing import Any, Self
 
@@ -46,7 +47,7 @@ class Player:
                     if pod["spec"].get("nodeName") == NAME:
                         self._advance(pod)
                 num_rounds += 1
-            except OSError:
+            except (OSError, HTTPException):
                 # The API server is away: a kubelet waits, too.
                 continue
 

@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +87,7 @@ class Soak:
         try:
             action(*args)
             self.report.done[what.strip("_")] += 1
-        except (OSError, ClusterError, RefusedError) as error:
+        except (OSError, HTTPException, ClusterError, RefusedError) as error:
             self.report.refused[str(error)[:40]] += 1
 
     def _call(self, method: str, path: str, body: object = None) -> None:
@@ -154,8 +155,8 @@ class Soak:
         """What is not as the specs say."""
         try:
             found = {kind: self._items(kind) for kind in ("models", *CHILDREN)}
-        except OSError as error:
-            return [str(error)]
+        except (OSError, HTTPException) as error:
+            return [repr(error)]
         models = found.pop("models")
         wrong = [f"{name}: gone" for name in self.names if name not in models]
         for name, model in models.items():
