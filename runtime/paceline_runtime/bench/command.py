@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import get_args
 
 from paceline_compat.memory.parts import PAGE_TOKENS
+from paceline_runtime.bench.files import refuse_unwritable
 from paceline_runtime.bench.shapes import SHAPES
 from paceline_runtime.config import DType
 from paceline_runtime.errors import ConfigError
@@ -20,10 +20,13 @@ from paceline_runtime.errors import ConfigError
 MEASUREMENTS = {
     "step": "time of decode steps and of a prefill at a model's real shape, random weights, beside the device's limit",
     "share": "inter-token time of decoding requests alone and while a long prompt prefills",
+    "tune": "how products of few rows are best cut on this GPU, as a table for --tiles",
     "peer": "decode and prefill against transformers' generate, and the server's memory, for a GGUF model",
 }
 _FILES = ("json", "plot", "out")
 """Flags that name a file to write."""
+_ROWS = (1, 8, 16, 32, 64)
+"""The numbers of rows that a table holds, written out since the kernels' own list comes with torch."""
 _ALGORITHMS = ("off", "ngram", "mtp", "dflash")
 
 
@@ -37,6 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_tiles(added["step"])
     _add_tiles(added["share"])
     _add_share(added["share"])
+    _add_shape(added["tune"])
+    _add_tune(added["tune"])
     _add_peer(added["peer"])
     for one in added.values():
         one.add_argument("--json", metavar="FILE", help="also write the figures as JSON")
@@ -46,19 +51,12 @@ def run(args: argparse.Namespace) -> int:
     """Run one measurement; the exit status."""
     for flag in _FILES:
         if (file := getattr(args, flag, None)) is not None:
-            _refuse_unwritable(f"--{flag}", Path(file))
+            refuse_unwritable(f"--{flag}", Path(file))
     module = importlib.import_module(f"paceline_runtime.bench.{args.measurement}")
     try:
         return int(module.run(args))
     except ValueError as error:  # as the engine process takes what loaders and the engine refuse
         raise ConfigError(str(error).splitlines()) from error
-
-
-def _refuse_unwritable(flag: str, file: Path) -> None:
-    """Before the minutes of a measurement, not after."""
-    is_free = not file.exists() and file.parent.is_dir()
-    if file.is_dir() or not os.access(file.parent if is_free else file, os.W_OK):
-        raise ConfigError([f"{flag} {file} cannot be written: name a file in a folder that is there"])
 
 
 def _add_shape(parser: argparse.ArgumentParser) -> None:
@@ -105,6 +103,14 @@ def _add_share(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--steps", type=_at_least(2), default=64, metavar="N", help="decode steps measured alone (default: 64)")
 
 
+def _add_tune(parser: argparse.ArgumentParser) -> None:
+    whose = f"whose products are measured, of {', '.join(_ALGORITHMS)} (default: off)"
+    parser.add_argument("--algorithms", default="off", type=_names, metavar="A,B", help=whose)
+    rows = "numbers of rows to measure; others get the cut of the next larger one (default: 1,8,32,64)"
+    parser.add_argument("--rows", default="1,8,32,64", type=_row_buckets, metavar="N,M", help=rows)
+    parser.add_argument("--out", metavar="FILE", help="the table (default: named after the device, in this folder)")
+
+
 def _add_peer(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--model", required=True, metavar="PATH", help="a .gguf file of the llama family")
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"), help="of both (default: float32)")
@@ -131,6 +137,13 @@ def _names(text: str) -> tuple[str, ...]:
     if unknown := sorted(set(names) - set(_ALGORITHMS)):
         raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: not of {', '.join(_ALGORITHMS)}")
     return names
+
+
+def _row_buckets(text: str) -> tuple[int, ...]:
+    """Some of those that a table is asked for."""
+    if unknown := set(numbers := _numbers(text)) - set(_ROWS):
+        raise argparse.ArgumentTypeError(f"{', '.join(map(str, sorted(unknown)))}: not of {', '.join(map(str, _ROWS))}")
+    return tuple(sorted(set(numbers)))
 
 
 def _numbers(text: str) -> tuple[int, ...]:
