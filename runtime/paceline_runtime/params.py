@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import msgspec
 
+from paceline_compat.memory.buffers import BIASES_PER_SEAT
+
+MAX_LOGIT_BIAS = BIASES_PER_SEAT
 MAX_STOP_STRINGS = 16
 MAX_STOP_STRING_CHARS = 512
 MAX_STOP_TOKEN_IDS = 1024
-MAX_LOGIT_BIAS = 1024
 LARGEST_LOGIT_BIAS = 1e30
 """Such a bias forces or forbids a token whatever its logit, and remains a float32 when the logit is added."""
 MAX_TOP_K = 2**31 - 1

@@ -14,12 +14,14 @@ from transformers import Qwen3Config
 
 from paceline_compat.facts.checkpoint import draft_facts, target_facts
 from paceline_compat.facts.records import WholeDraft
+from paceline_compat.memory.layout import MemoryLayout
 from paceline_compat.memory.parts import PAGE_TOKENS
 from paceline_runtime.batch import Chunk, ForwardBatch, PrefillBatch, VerifyBatch
+from paceline_runtime.cache.allocation import allocate
 from paceline_runtime.layers.parameters import Parameters
 from paceline_runtime.speculative.base import DraftInputs
 from paceline_runtime.speculative.dflash.draft import Draft
-from paceline_runtime.speculative.dflash.proposer import CONTEXT_PLANE, DFlashProposer
+from paceline_runtime.speculative.dflash.proposer import DFlashProposer
 
 
 def draft_content(**changes: Any) -> dict[str, Any]:
@@ -160,9 +162,9 @@ class Harness:
     def __init__(self, draft: Draft, target: TableTarget, num_steps: int, num_rows: int = 4, num_pages: int = 64) -> None:
         self.proposer = DFlashProposer(draft, target, num_steps)
         self.device = draft.device
-        shape = (num_pages, PAGE_TOKENS, draft.config.hidden_size)
-        self.plane = torch.zeros(shape, dtype=draft.dtype, device=self.device)
-        self.proposer.bind({CONTEXT_PLANE: self.plane}, num_rows)
+        layout = MemoryLayout(self.proposer.buffers, num_pages=num_pages, num_seats=num_rows)
+        self.proposer.bind(allocate(layout, self.device))
+        self.plane = self.proposer.plane
         self.taps = draft.config.target_layer_ids
 
     def prefill(self, row: int, pages: Sequence[int], start: int, features: torch.Tensor) -> None:

@@ -8,7 +8,10 @@ from pathlib import Path
 import torch
 from tiny_models import TinyCache, build_reference, logits_of, tiny_prefill, tiny_verify
 
+from paceline_compat.memory.buffers import target_buffers
+from paceline_compat.memory.layout import MemoryLayout
 from paceline_runtime.batch import ForwardBatch, StateBatch
+from paceline_runtime.cache.allocation import allocate, dtype_name
 from paceline_runtime.cache.gated_delta_states import GatedDeltaStates
 from paceline_runtime.models.base import TargetModel
 
@@ -55,7 +58,9 @@ class HybridRunner:
     def __post_init__(self):
         self.cache = TinyCache(self.model.facts, self.model.dtype, self.num_requests, self.max_tokens)
         rows = self.num_requests + 1
-        self.states: GatedDeltaStates = self.model.make_states(rows + self.num_snapshots, rows, self.journal_rows)
+        buffers = target_buffers(self.model.facts, dtype_name(self.model.dtype), self.journal_rows - 1)
+        layout = MemoryLayout(buffers, num_seats=rows, num_slots=rows + self.num_snapshots)
+        self.states: GatedDeltaStates = self.model.make_states(allocate(layout, self.model.device))
         self.cache.with_states(self.states)
         self.replay = [0] * self.num_requests
 

@@ -7,8 +7,11 @@ from dataclasses import dataclass, field
 import torch
 from fake_capture import FakeCapture
 
+from paceline_compat.memory.buffers import target_buffers
+from paceline_compat.memory.layout import MemoryLayout
 from paceline_compat.memory.parts import PAGE_TOKENS
 from paceline_runtime.batch import Chunk, PrefillBatch, StateBatch
+from paceline_runtime.cache.allocation import allocate, dtype_name
 from paceline_runtime.cache.pages import PageStore
 from paceline_runtime.config import EngineConfig
 from paceline_runtime.device.decode import Decoder
@@ -167,15 +170,9 @@ def plain_tokens(target: TargetModel, prompt: list[int], num_tokens: int, *, adj
 def last_logits(target: TargetModel, text: list[int]) -> torch.Tensor:
     """Logits [V] after `text`, computed in one piece into a cache of its own."""
     num_pages = 1 + -(-len(text) // PAGE_TOKENS)
-    pages = PageStore(
-        num_pages=num_pages,
-        num_layers=target.facts.num_full_attention_layers,
-        num_kv_heads=target.facts.num_kv_heads,
-        head_dim=target.facts.head_dim,
-        dtype=target.dtype,
-        device=target.device,
-    )
-    states = target.make_states(2, 2, 1)
+    buffers = target_buffers(target.facts, dtype_name(target.dtype), 0)
+    tensors = allocate(MemoryLayout(buffers, num_pages=num_pages, num_seats=2, num_slots=2), target.device)
+    pages, states = PageStore(tensors), target.make_states(tensors)
     one, none = torch.tensor([1]), torch.tensor([0])
     positions = torch.arange(len(text))
     batch = PrefillBatch(

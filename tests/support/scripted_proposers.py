@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 
+from paceline_compat.memory.layout import Buffer
 from paceline_kernels.counter_random import PROPOSAL, uniform
 from paceline_runtime.batch import ForwardBatch
-from paceline_runtime.cache.pages import PlaneSpec
 from paceline_runtime.models.base import FeatureSink
 from paceline_runtime.speculative.base import DraftInputs, Proposal
 
@@ -19,6 +21,7 @@ class StatelessProposer:
 
     name = "scripted"
     kept_row_bytes = 0
+    buffers: tuple[Buffer, ...] = ()
 
     def __init__(self, num_drafts: int) -> None:
         self.num_drafts = num_drafts
@@ -26,12 +29,8 @@ class StatelessProposer:
         self.num_restored_with_hit = 0
         self.num_released = 0
 
-    @property
-    def planes(self) -> tuple[PlaneSpec, ...]:
-        return ()
-
-    def bind(self, planes: dict[str, torch.Tensor], num_seats: int) -> None:
-        self.num_seats = num_seats
+    def bind(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        self.num_seats = len(tensors["lengths"])
 
     def unbind(self) -> None:
         del self.num_seats
@@ -49,7 +48,7 @@ class StatelessProposer:
     def on_release(self, seat: int) -> None:
         self.num_released += 1
 
-    def memory_bytes(self, num_seats: int) -> int:
+    def memory_bytes(self) -> int:
         return 0
 
 

@@ -13,8 +13,11 @@ import torch
 import transformers
 
 from paceline_compat.facts.records import TargetFacts
+from paceline_compat.memory.buffers import target_buffers
+from paceline_compat.memory.layout import MemoryLayout
 from paceline_compat.memory.parts import PAGE_TOKENS
 from paceline_runtime.batch import Chunk, ForwardBatch, PrefillBatch, VerifyBatch
+from paceline_runtime.cache.allocation import allocate, dtype_name
 from paceline_runtime.cache.pages import PageStore
 from paceline_runtime.models.base import TargetMemory, TargetModel
 
@@ -102,15 +105,8 @@ class TinyCache:
         per_request = -(-self.max_tokens // PAGE_TOKENS)
         num_pages = 1 + self.num_requests * per_request
         self.page_table = torch.arange(num_pages - 1, 0, -1).view(self.num_requests, per_request)
-        pages = PageStore(
-            num_pages=num_pages,
-            num_layers=self.facts.num_full_attention_layers,
-            num_kv_heads=self.facts.num_kv_heads,
-            head_dim=self.facts.head_dim,
-            dtype=self.dtype,
-            device=torch.device("cpu"),
-        )
-        self.memory = TargetMemory(pages)
+        layout = MemoryLayout(target_buffers(self.facts, dtype_name(self.dtype), 0), num_pages=num_pages)
+        self.memory = TargetMemory(PageStore(allocate(layout, torch.device("cpu"))))
 
     def cells(self, request: int, positions: torch.Tensor) -> torch.Tensor:
         """Cells of one request's positions."""

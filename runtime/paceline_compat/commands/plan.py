@@ -20,7 +20,7 @@ from paceline_compat.commands.pair_arguments import (
     print_answer,
 )
 from paceline_compat.memory.machines import DEVICE_BYTES, budget_bytes, is_device
-from paceline_compat.memory.parts import DTYPE_BYTES, PAGE_TOKENS
+from paceline_compat.memory.parts import DTYPE_BYTES, PAGE_TOKENS, draft_dtype
 from paceline_compat.memory.planner import FEW_STATE_SLOTS, PlanOptions, no_state_slots, plan
 from paceline_compat.memory.sizes import parse_size
 
@@ -89,6 +89,7 @@ def _plan_options(args: argparse.Namespace, graph_pool_bytes: int) -> PlanOption
         algorithm=algorithm(args),
         num_steps=args.speculative_num_steps,
         dtype=args.dtype,
+        draft_dtype=draft_dtype(args.dtype, on_gpu=is_device(args.memory)),
         max_running=args.max_running_requests,
         max_model_len=args.max_model_len,
         max_prefill_tokens=args.max_prefill_tokens,

@@ -47,6 +47,11 @@ def is_unread(target: TargetFacts, name: str) -> bool:
     return not is_text or name.endswith(_UNREAD) or target.is_tied_head(name)
 
 
+def is_wide(target: TargetFacts, name: str) -> bool:
+    """Whether a tensor is kept in float32 at least: a hybrid's vectors, which are norms stored less 1, and rates of decay."""
+    return target.gdn is not None and len(target.tensors[name].shape) == 1 and not name.endswith(".bias")
+
+
 def _layer(target: TargetFacts, name: str, gdn: GdnFacts | None, stored: Collection[str]) -> Shapes:
     hidden = target.hidden_size
     mixer = _attention(target) if gdn is None else _delta(gdn, hidden)

@@ -10,7 +10,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from paceline_compat.facts.records import DraftFacts, TargetFacts
+from paceline_compat.memory import buffers
 from paceline_compat.memory import parts as memory
+from paceline_compat.memory.layout import MemoryLayout
 from paceline_compat.rules.pair import default_num_steps
 
 FEW_STATE_SLOTS = "--num-state-slots must be at least twice --max-running-requests: a live state and the next snapshot each"
@@ -23,11 +25,15 @@ def no_state_slots(family: str | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PlanOptions:
-    """Serving options that memory depends on. None: derived from the checkpoints, or from what is left."""
+    """Serving options that memory depends on. None: derived from the checkpoints, or from what is left.
+
+    `draft_dtype` is the dflash draft's where it is not the engine's.
+    """
 
     algorithm: str = "off"
     num_steps: int | None = None
     dtype: str = "bfloat16"
+    draft_dtype: str | None = None
     max_running: int = 4
     max_model_len: int | None = None
     max_prefill_tokens: int = 2048
@@ -96,7 +102,7 @@ def plan(budget_bytes: int, target: TargetFacts, draft: DraftFacts | None, optio
     most = 2 * options.max_running * least
     affordable = left // sizes.page_bytes - 1
     num_pages = options.num_pages if options.num_pages is not None else max(least, min(most, affordable))
-    pages = Row("K/V and context pages", (num_pages + 1) * sizes.page_bytes, sizes.page_formula(num_pages))
+    pages = Row(buffers.PAGES, (num_pages + 1) * sizes.page_bytes, sizes.page_formula(num_pages))
     short = max(0, (max(num_pages, least) + 1) * sizes.page_bytes - left, (least - num_pages) * sizes.page_bytes)
     return Plan(
         budget_bytes=budget_bytes,
@@ -115,13 +121,25 @@ class _Sizes:
 
     def __init__(self, target: TargetFacts, draft: DraftFacts | None, options: PlanOptions) -> None:
         self.target, self.draft, self.options = target, draft, options
-        self.dtype_bytes = memory.DTYPE_BYTES[options.dtype]
+        self.draft_dtype = options.draft_dtype or options.dtype
+        self.dtype_bytes, self.draft_bytes = memory.DTYPE_BYTES[options.dtype], memory.DTYPE_BYTES[self.draft_dtype]
         self.max_model_len = options.max_model_len or target.max_positions
         given = options.num_steps
-        self.num_steps = default_num_steps(options.algorithm, draft) if given is None else given
-        self.num_rows = options.max_running * (1 + self.num_steps)
+        self.num_drafts = default_num_steps(options.algorithm, draft) if given is None else given
+        self.num_rows = options.max_running * (1 + self.num_drafts)
         self.num_state_slots = memory.num_state_slots(target, options.max_running, options.num_state_slots)
-        self.page_bytes = memory.PAGE_TOKENS * self._token_bytes() + self._page_end_bytes()
+        self.layout = self._layout()
+        self.page_bytes = self.layout.bytes_per("page")
+
+    def _layout(self) -> MemoryLayout:
+        """All buffers; how many pages they have is not known yet."""
+        target, options = self.target, self.options
+        own = buffers.dflash_buffers(self.draft, self.draft_dtype) if self.draft else ()
+        if options.algorithm == "mtp":
+            own = buffers.mtp_buffers(target, options.dtype, self.num_drafts)
+        sizes = {"num_drafts": self.num_drafts, "max_model_len": self.max_model_len}
+        every = buffers.engine_buffers(target, own, options.dtype, **sizes)
+        return MemoryLayout(every, num_seats=options.max_running + 1, num_slots=self.num_state_slots)
 
     def fixed_rows(self) -> tuple[Row, ...]:
         """Everything but the pages; parts that this run does not have are left out."""
@@ -129,7 +147,7 @@ class _Sizes:
         return tuple(row for row in rows if row.num_bytes)
 
     def page_formula(self, num_pages: int) -> str:
-        return f"({num_pages} pages + 1 dummy) x {memory.PAGE_TOKENS} tokens x {self._token_bytes()} bytes"
+        return f"({num_pages} pages + 1 dummy) x {memory.PAGE_TOKENS} tokens x {self.layout.bytes_per('token')} bytes"
 
     def remedies(self, left: int, affordable: int, short: int) -> tuple[str, ...]:
         """What the user can change, each with the number that does it or the bytes it gives back."""
@@ -147,7 +165,7 @@ class _Sizes:
         if self.draft is not None:
             out.append(f"--speculative-algorithm ngram gives back {_mib(self._draft_bytes())} MiB")
         if (chunk := self.options.max_prefill_tokens) >= 2 * memory.PAGE_TOKENS:
-            half = memory.prefill_bytes(self.target, self.draft, chunk - chunk // 2, self.dtype_bytes)
+            half = self._prefill_bytes(chunk - chunk // 2)
             out.append(f"--max-prefill-tokens {chunk // 2} gives back {_mib(half)} MiB")
         if self.options.graph_pool_bytes:
             out.append(f"--graph-pool: without CUDA graphs (on a CPU) 0 gives back {_mib(self.options.graph_pool_bytes)} MiB")
@@ -155,10 +173,13 @@ class _Sizes:
 
     def _longest_pages(self, left: int) -> int:
         """Pages of the longest context that fits, its own share of the fixed parts shrunk with it."""
-        per_token = self._gathered_bytes(1) + memory.history_bytes(self.options.max_running, 1, -2)
-        table = memory.page_table_bytes(self.options.max_running, 1)
-        spare = left + self.max_model_len * per_token + memory.pages_for(self.max_model_len) * table - self.page_bytes
-        return spare // (self.page_bytes + memory.PAGE_TOKENS * per_token + table)
+        page = self._context_bytes(memory.PAGE_TOKENS)
+        return (left + self._context_bytes(self.max_model_len) - self.page_bytes) // (self.page_bytes + page)
+
+    def _context_bytes(self, num_tokens: int) -> int:
+        """What so many tokens of context add to the fixed parts."""
+        longer, none = (MemoryLayout(buffers.seat_buffers(size, 0)).bytes_per("seat") for size in (num_tokens, 0))
+        return (self.options.max_running + 1) * (longer - none) + self._gathered_bytes(num_tokens)
 
     def _weights(self) -> tuple[Row, ...]:
         count, size = f"values x {self.dtype_bytes} bytes ({self.options.dtype})", self.dtype_bytes
@@ -166,70 +187,55 @@ class _Sizes:
         if self.options.algorithm == "mtp":
             rows.append(Row("MTP head", memory.target_weight_bytes(self.target, size, "mtp"), count))
         if self.draft is not None:
+            size = self.draft_bytes
+            count = f"values x {size} bytes ({self.draft_dtype})"
             rows.append(Row("draft weights", memory.draft_weight_bytes(self.draft, size), count))
             rows.append(Row("draft codebooks", memory.codebook_bytes(self.draft, size), f"2 x vocabulary x rank, {count}"))
         return tuple(rows)
 
     def _draft_state(self) -> tuple[Row, ...]:
-        name = "MTP hidden rows" if self.options.algorithm == "mtp" else "draft rings"
-        one, running = self._draft_request_bytes(), self.options.max_running
-        return (Row(name, (running + 1) * one, f"({running} requests + 1 dummy) x {one} bytes"),)
+        running, names = self.options.max_running, (buffers.RINGS, buffers.MTP_ROWS)
+        sizes = ((name, self.layout.num_bytes(name)) for name in names)
+        return tuple(Row(name, size, f"({running} requests + 1 dummy) x {size // (running + 1)} bytes") for name, size in sizes)
 
     def _recurrent_state(self) -> tuple[Row, ...]:
-        slots = self.num_state_slots
-        one, row = memory.slot_bytes(self.target, self.dtype_bytes), memory.journal_row_bytes(self.target, self.dtype_bytes)
-        rows = self.num_rows + 1 + self.num_steps
+        slots, rows = self.num_state_slots, self.num_rows + 1 + self.num_drafts
+        states, journal = (self.layout.num_bytes(part) for part in (buffers.STATES, buffers.JOURNAL))
         return (
-            Row("recurrent states", slots * one, f"{slots} slots x {_mib(one)} MiB"),
-            Row("journal", rows * row, f"{rows} rows x {row} bytes"),
+            Row(buffers.STATES, states, f"{slots} slots x {_mib(self.layout.bytes_per('slot'))} MiB"),
+            Row(buffers.JOURNAL, journal, f"{rows} rows x {journal // rows} bytes"),
         )
 
     def _temporaries(self) -> tuple[Row, ...]:
         options, chunk = self.options, self.options.max_prefill_tokens
-        prefill = memory.prefill_bytes(self.target, self.draft, chunk, self.dtype_bytes)
-        seats = memory.seat_bytes(options.max_running, self.max_model_len, self.num_steps)
+        seats = f"({options.max_running} requests + 1 dummy) x ids, page numbers and parameters"
         return (
             Row("logits", self._logits_bytes(self.num_rows), f"{self.num_rows} rows x vocabulary, and to draw from some"),
-            Row("prefill temporaries", prefill, f"one chunk of {chunk} tokens"),
+            Row("prefill temporaries", self._prefill_bytes(chunk), f"one chunk of {chunk} tokens"),
             Row("gathered K/V", self._gathered_bytes(self.max_model_len), "one layer's of a whole context"),
-            Row("seats", seats, f"({options.max_running} requests + 1 dummy) x ids, page numbers and parameters"),
+            Row(buffers.SEATS, self.layout.num_bytes(buffers.SEATS), seats),
             Row("graph pool", options.graph_pool_bytes, "as given"),
         )
-
-    def _token_bytes(self) -> int:
-        size = memory.kv_bytes_per_token(self.target, self.dtype_bytes)
-        if self.options.algorithm == "mtp":
-            size += memory.mtp_kv_bytes_per_token(self.target, self.dtype_bytes)
-        return size + (memory.context_row_bytes(self.draft, self.dtype_bytes) if self.draft else 0)
-
-    def _page_end_bytes(self) -> int:
-        """MTP keeps the hidden row at each page's end, for a hit that goes on from there."""
-        return self.target.hidden_size * self.dtype_bytes if self.options.algorithm == "mtp" else 0
 
     def _request_bytes(self) -> int:
         """What one running request less gives back."""
         num_slots = memory.SLOTS_PER_REQUEST if self.options.num_state_slots is None else 0
-        slots = num_slots * memory.slot_bytes(self.target, self.dtype_bytes)
-        journal = (1 + self.num_steps) * memory.journal_row_bytes(self.target, self.dtype_bytes)
-        logits = self._logits_bytes(self.num_rows) - self._logits_bytes(self.num_rows - 1 - self.num_steps)
-        return slots + self._draft_request_bytes() + journal + logits + memory.seat_bytes(0, self.max_model_len, self.num_steps)
+        logits = self._logits_bytes(self.num_rows) - self._logits_bytes(self.num_rows - 1 - self.num_drafts)
+        return num_slots * self.layout.bytes_per("slot") + self.layout.bytes_per("seat") + logits
 
-    def _draft_request_bytes(self) -> int:
-        """What the proposer keeps for each running request."""
-        if self.options.algorithm == "mtp":
-            return memory.mtp_request_bytes(self.target, self.num_steps, self.dtype_bytes)
-        return memory.ring_bytes(self.draft, self.dtype_bytes) if self.draft else 0
+    def _prefill_bytes(self, chunk_tokens: int) -> int:
+        tapped = memory.tapped_row_bytes(self.draft, self.draft_bytes) if self.draft else 0
+        return memory.prefill_bytes(self.target, chunk_tokens, tapped, self.dtype_bytes)
 
     def _gathered_bytes(self, context_tokens: int) -> int:
-        return memory.gathered_bytes(context_tokens, self.target.num_kv_heads, self.target.head_dim, self.dtype_bytes)
+        return memory.gathered_bytes(self.target, context_tokens, self.dtype_bytes)
 
     def _logits_bytes(self, num_rows: int) -> int:
-        return memory.logits_bytes(num_rows, self.target.head_rows, self.dtype_bytes)
+        return memory.logits_bytes(num_rows, self.target.vocab_size, self.dtype_bytes)
 
     def _draft_bytes(self) -> int:
         assert self.draft is not None
-        rings = (self.options.max_running + 1) * memory.ring_bytes(self.draft, self.dtype_bytes)
-        return self.draft.num_params * self.dtype_bytes + rings
+        return self.draft.num_params * self.draft_bytes + self.layout.num_bytes(buffers.RINGS)
 
 
 def _mib(num_bytes: int) -> str:

@@ -9,7 +9,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from paceline_compat.memory.parts import kv_bytes_per_token, slot_bytes
+from paceline_compat.memory.buffers import target_buffers
+from paceline_compat.memory.layout import MemoryLayout
+from paceline_runtime.cache.allocation import dtype_name
 from paceline_runtime.models.base import TargetModel
 from paceline_runtime.speculative.base import Proposer
 from paceline_runtime.speculative.dflash.proposer import DFlashProposer
@@ -41,12 +43,12 @@ def step_traffic(
     """Traffic of a step of `num_requests` contexts; `text` is the text part of the target's config."""
     rows = num_requests * (1 + (proposer.num_drafts if proposer else 0))
     distinct = distinct_experts(text.get("num_experts") or 0, text.get("num_experts_per_tok") or 0, rows)
-    kv_bytes = kv_bytes_per_token(target.facts, target.dtype.itemsize)
+    cache = MemoryLayout(target_buffers(target.facts, dtype_name(target.dtype), 0))
     return StepTraffic(
         weight_bytes=target.memory_bytes() - _unread_embedding_bytes(text, target) - _unread_expert_bytes(text, target, rows),
         draft_bytes=_draft_bytes(text, proposer, target, num_requests, context_tokens) if proposer else 0,
-        kv_bytes=num_requests * context_tokens * kv_bytes,
-        state_bytes=2 * num_requests * slot_bytes(target.facts, target.dtype.itemsize),
+        kv_bytes=num_requests * context_tokens * cache.bytes_per("token"),
+        state_bytes=2 * num_requests * cache.bytes_per("slot"),
         num_experts=distinct,
     )
 
@@ -85,6 +87,6 @@ def _draft_bytes(text: dict[str, Any], proposer: Proposer, target: TargetModel, 
         ring_rows = rings.keys.shape[1] * rings.size
         return draft.memory_bytes() - codebooks + head_bytes(target) + num_requests * window // ring_rows
     if proposer.name == "mtp":
-        layer = proposer.memory_bytes(0) - _unread_expert_bytes(text, target, num_requests, num_layers=1)
+        layer = proposer.memory_bytes() - _unread_expert_bytes(text, target, num_requests, num_layers=1)
         return proposer.num_drafts * (layer + head_bytes(target))
     return 0

@@ -6,9 +6,10 @@ and journals are float32, or float64 where the engine is: what 16 bits lose in a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 
-from paceline_compat.facts.records import GdnFacts
 from paceline_kernels.causal_conv import replay_conv
 from paceline_kernels.delta_step import DeltaMemory
 from paceline_kernels.gated_delta import Journal, replay_delta
@@ -17,30 +18,14 @@ from paceline_runtime.batch import StateBatch
 
 
 class GatedDeltaStates:
-    """A `StatePool`. Its memory is zeroed once, so that dummies hold finite numbers."""
+    """A `StatePool` over tensors [layers, slots, ...] of states and [layers, seats, rows, ...] of journals."""
 
-    def __init__(
-        self,
-        shape: GdnFacts,
-        *,
-        num_layers: int,
-        num_slots: int,
-        num_rows: int,
-        journal_rows: int,
-        dtype: torch.dtype,
-        device: torch.device,
-    ) -> None:
-        def zeros(*sizes: int, kind: torch.dtype) -> torch.Tensor:
-            return torch.zeros((num_layers, *sizes), dtype=kind, device=device)
-
-        wide, heads, rows = state_dtype(dtype), shape.num_value_heads, (num_rows, journal_rows)
-        self.num_slots, self.journal_rows = num_slots, journal_rows
-        self._recurrent = zeros(num_slots, heads, shape.key_head_dim, shape.value_head_dim, kind=wide)
-        self._conv = zeros(num_slots, shape.conv_kernel_size - 1, shape.conv_dim, kind=dtype)
-        self._keys = zeros(*rows, shape.num_key_heads, shape.key_head_dim, kind=wide)
-        self._values = zeros(*rows, heads, shape.value_head_dim, kind=wide)
-        self._decays = zeros(*rows, heads, kind=wide)
-        self._conv_journal = zeros(*rows, shape.conv_dim, kind=dtype)
+    def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        self._recurrent, self._conv = tensors["recurrent_states"], tensors["conv_states"]
+        self._keys, self._values = tensors["journal_keys"], tensors["journal_values"]
+        self._decays, self._conv_journal = tensors["journal_decays"], tensors["journal_conv"]
+        num_layers, self.num_slots = self._recurrent.shape[:2]
+        self.journal_rows = self._keys.shape[2]
         self.layers = [self._layer(index) for index in range(num_layers)]
 
     def clear(self, slot: int) -> None:
@@ -59,11 +44,6 @@ class GatedDeltaStates:
         for layer in self.layers:
             replay_conv(layer.conv, layer.conv_journal, step)
             replay_delta(layer.recurrent, layer.journal, step)
-
-    def memory_bytes(self) -> int:
-        """Bytes of all slots and journals."""
-        journals = (self._keys, self._values, self._decays, self._conv_journal)
-        return sum(tensor.nbytes for tensor in (self._recurrent, self._conv, *journals))
 
     def check_integrity(self) -> None:
         """Assert that every slot, the dummy too, holds numbers. It reads the device, so it is for tests."""

@@ -28,7 +28,3 @@ class StatePool(Protocol):
     def flush(self, batch: StateBatch) -> None:
         """Apply the accepted journal rows of requests that ended, only to write their snapshots (a commit-only launch)."""
         ...
-
-    def memory_bytes(self) -> int:
-        """Bytes of all slots and journals."""
-        ...

@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 
 from paceline_kernels.step_inputs import Choices
 from paceline_runtime.device.transfer import upload
-from paceline_runtime.params import MAX_LOGIT_BIAS
 from paceline_runtime.sampling.row_params import RowParams
 from paceline_runtime.step import Start, Variant
 
@@ -20,19 +21,19 @@ _NEUTRAL_FLOATS = (0.0, 1.0, 0.0, 0.0, 0.0, 1.0)
 
 
 class SeatParams:
-    """Tables of `num_seats` seats; seat 0 is the dummy and keeps neutral values.
+    """Tables of all seats; seat 0 is the dummy and keeps neutral values.
 
     ints int64 [4, S], floats float64 [6, S]; bias_ids int64, bias_values float64 [S, MAX_LOGIT_BIAS], of value 0 past a
     request's biases.
     """
 
-    def __init__(self, num_seats: int, device: torch.device) -> None:
-        self._device = device
-        self._ints = torch.tensor(_NEUTRAL_INTS, dtype=torch.int64, device=device)[:, None].repeat(1, num_seats)
-        self._floats = torch.tensor(_NEUTRAL_FLOATS, dtype=torch.float64, device=device)[:, None].repeat(1, num_seats)
-        self._bias_ids = torch.zeros((num_seats, MAX_LOGIT_BIAS), dtype=torch.int64, device=device)
-        self._bias_values = torch.zeros((num_seats, MAX_LOGIT_BIAS), dtype=torch.float64, device=device)
-        self._neutral = self._gathered(torch.zeros(1, dtype=torch.int64, device=device), Variant())
+    def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        self._ints, self._floats = tensors["int_params"], tensors["float_params"]
+        self._bias_ids, self._bias_values = tensors["bias_ids"], tensors["bias_values"]
+        self._device = self._ints.device
+        for table, neutral in ((self._ints, _NEUTRAL_INTS), (self._floats, _NEUTRAL_FLOATS)):
+            table.copy_(torch.tensor(neutral, dtype=table.dtype)[:, None])
+        self._neutral = self._gathered(torch.zeros(1, dtype=torch.int64, device=self._device), Variant())
 
     def start(self, start: Start) -> None:
         """A request takes a seat."""
@@ -58,10 +59,6 @@ class SeatParams:
         if variant.is_plain:
             return self._neutral.repeated(len(seats))
         return self._gathered(seats, variant)
-
-    def memory_bytes(self) -> int:
-        """Bytes of the tables."""
-        return sum(table.nbytes for table in (self._ints, self._floats, self._bias_ids, self._bias_values))
 
     def _gathered(self, seats: torch.Tensor, variant: Variant) -> RowParams:
         key, top_k, prompt_length, greedy = self._ints.index_select(1, seats)

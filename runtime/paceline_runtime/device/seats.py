@@ -7,11 +7,11 @@ nothing. `lengths[seat]` counts the tokens in the cache and is the position of t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
-from paceline_compat.memory.parts import PAGE_TOKENS, pages_for
+from paceline_compat.memory.parts import PAGE_TOKENS
 from paceline_kernels.commit_runs import commit_runs
 from paceline_kernels.seat_tables import SeatTables
 from paceline_runtime.device.seat_params import SeatParams
@@ -20,20 +20,19 @@ from paceline_runtime.step import PageChange, Start
 
 
 class SeatBuffers:
-    """Buffers of `num_seats` seats, dummy included, for contexts of `max_model_len` tokens.
+    """Allocated buffers of all seats, dummy included, for contexts of `max_model_len` tokens.
 
-    history int64 [S, max_model_len + slack]; page_table int64 [S, P], dummy pages past a request's own;
+    history int64 [S, max_model_len and some]; page_table int64 [S, P], dummy pages past a request's own;
     lengths, replay, state_slots int64 [S]. `replay` counts the rows of the last verify that were committed: what a recurrent
     state has yet to apply.
     """
 
-    def __init__(self, num_seats: int, max_model_len: int, slack: int, device: torch.device) -> None:
-        self.history = torch.zeros((num_seats, max_model_len + slack), dtype=torch.int64, device=device)
-        self.page_table = torch.zeros((num_seats, pages_for(max_model_len)), dtype=torch.int64, device=device)
-        self.lengths, self.replay, self.state_slots = torch.zeros((3, num_seats), dtype=torch.int64, device=device)
-        self.params = SeatParams(num_seats, device)
+    def __init__(self, tensors: Mapping[str, torch.Tensor], max_model_len: int) -> None:
+        self.history, self.page_table = tensors["history"], tensors["page_table"]
+        self.lengths, self.replay, self.state_slots = (tensors[name] for name in ("lengths", "replay", "state_slots"))
+        self.params = SeatParams(tensors)
         self.max_model_len = max_model_len
-        self.device = device
+        self.device = self.history.device
 
     @property
     def tables(self) -> SeatTables:
@@ -74,8 +73,3 @@ class SeatBuffers:
     def append_first(self, seats: torch.Tensor, tokens: torch.Tensor) -> None:
         """Commit the first token after a prompt, [B]: it becomes the pending token; the cache holds the prompt already."""
         self.history[seats, self.lengths[seats]] = tokens
-
-    def memory_bytes(self) -> int:
-        """Bytes of the buffers."""
-        buffers = (self.history, self.page_table, self.lengths, self.replay, self.state_slots)
-        return sum(buffer.nbytes for buffer in buffers) + self.params.memory_bytes()

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from paceline_compat.memory.parts import pages_for
+from paceline_runtime.cache.allocation import allocate, torch_dtype
 from paceline_runtime.cache.pages import PageStore
 from paceline_runtime.config import EngineConfig
 from paceline_runtime.device.decode import Decoder
@@ -67,7 +68,7 @@ def build_engine(config: EngineConfig, on_progress: Progress | None = None, deco
     storage_of = all_dense(tiles_for(device_name(device), dtype, config.tiles))
     if config.memory_bytes is not None:
         refuse_more_than_there_is(config.memory_bytes, available_bytes(config, device=device))
-    facts, draft = read_pair(config, dtype, budget_bytes(config, device=device))
+    facts, draft = read_pair(config, dtype, device, budget_bytes(config, device=device))
     report("loading the target", 0.0)
     target = load_target(
         config.model_path,
@@ -112,7 +113,7 @@ def assemble(
         decoder = GraphDecoder(CudaCapture(target.device))
         buckets = buckets or graph_buckets(config.max_running_req, pages_for(plan.max_model_len))
     executor = Executor(target, proposer, accept=accept, buckets=buckets or EXACT, decoder=decoder, prefill=prefill)
-    executor.bind(*allocate(config, target, proposer, plan))
+    _bind(executor, plan)
     num_drafts = executor.num_drafts
     info = EngineInfo(str(target.facts.family), target.facts.vocab_size, plan.max_model_len, plan.table())
     pace = Pace(
@@ -124,36 +125,17 @@ def assemble(
     return Engine(scheduler, executor, info, pace, CacheResizer(config, plan), seed=config.seed)
 
 
-def allocate(
-    config: EngineConfig, target: TargetModel, proposer: Proposer | None, plan: MemoryPlan
-) -> tuple[TargetMemory, SeatBuffers]:
-    """The caches and the buffers by seat of a plan; the proposer is bound to them. SizeError when they cannot be had."""
+def _bind(executor: Executor, plan: MemoryPlan) -> None:
+    """Allocate what was planned, and hand it to its owners. SizeError when it cannot be had."""
     try:
-        return _allocate(config, target, proposer, plan)
+        tensors = allocate(plan.layout, executor.target.device)
+        if executor.proposer is not None:
+            executor.proposer.bind(tensors)
+        memory = TargetMemory(PageStore(tensors), executor.target.make_states(tensors))
+        executor.bind(memory, SeatBuffers(tensors, plan.max_model_len))
     except (RuntimeError, MemoryError) as error:  # torch has no narrower one on a CPU
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise SizeError("num_pages", f"the memory that was planned cannot be had, lower --num-pages: {reason}") from None
-
-
-def _allocate(
-    config: EngineConfig, target: TargetModel, proposer: Proposer | None, plan: MemoryPlan
-) -> tuple[TargetMemory, SeatBuffers]:
-    num_drafts = proposer.num_drafts if proposer else 0
-    num_seats = config.max_running_req + 1
-    pages = PageStore(
-        num_pages=plan.num_pages,
-        num_layers=target.facts.num_full_attention_layers,
-        num_kv_heads=target.facts.num_kv_heads,
-        head_dim=target.facts.head_dim,
-        dtype=target.dtype,
-        device=target.device,
-        planes=proposer.planes if proposer else (),
-    )
-    states = target.make_states(plan.num_state_slots, num_seats, 1 + num_drafts) if plan.num_state_slots else None
-    if proposer is not None:
-        proposer.bind(pages.planes, num_seats)
-    seats = SeatBuffers(num_seats, plan.max_model_len, slack=2 + num_drafts, device=target.device)
-    return TargetMemory(pages, states), seats
 
 
 class CacheResizer:
@@ -188,13 +170,13 @@ class CacheResizer:
         if "memory_bytes" in given:
             sizes.setdefault("num_pages", None)  # a number of pages from the start would outweigh the new budget
         config = replace(self._config, max_model_len=engine.info.max_model_len, **sizes)
-        target, proposer, freed = executor.target, executor.proposer, executor.memory
+        target, proposer, freed_bytes = executor.target, executor.proposer, self._plan.layout.num_bytes()
         if problems := config.problems():
             named = [name for name in given if f"--{name.replace('_', '-')} " in problems[0]]
             raise SizeError(named[0], "; ".join(problems))
         if "memory_bytes" in given:
-            refuse_more_than_there_is(given["memory_bytes"], available_bytes(config, target, proposer, freed=freed))
-        return config, plan_memory(config, target, proposer, freed=freed)
+            refuse_more_than_there_is(given["memory_bytes"], available_bytes(config, target, proposer, freed_bytes=freed_bytes))
+        return config, plan_memory(config, target, proposer, freed_bytes=freed_bytes)
 
     def _restore(self, engine: Engine) -> None:
         """A cache of the old sizes again. Where that cannot be had either, nobody can go on: RuntimeError."""
@@ -207,7 +189,7 @@ class CacheResizer:
         """Caches of a plan in place of those that there are, and a scheduler that knows of no cached prefix."""
         executor, decode = engine.executor, engine.scheduler.decode
         executor.release()
-        executor.bind(*allocate(config, executor.target, executor.proposer, plan))
+        _bind(executor, plan)
         scheduler = Scheduler(_scheduler_config(config, executor.target, plan, executor.num_drafts), decode)
         scheduler.count_from(engine.scheduler)
         engine.scheduler = scheduler
@@ -216,12 +198,12 @@ class CacheResizer:
 
 def _scheduler_config(config: EngineConfig, target: TargetModel, plan: MemoryPlan, num_drafts: int) -> SchedulerConfig:
     return SchedulerConfig(
-        num_pages=plan.num_pages,
+        num_pages=plan.layout.num_pages,
         max_running=config.max_running_req,
         max_model_len=plan.max_model_len,
         num_drafts=num_drafts,
         max_steps_in_flight=1 + _lag(config, target),
-        num_state_slots=plan.num_state_slots,
+        num_state_slots=plan.layout.num_slots,
         use_prefix_cache=config.cache_type == "prefix",
         eos_ids=frozenset(target.facts.eos_token_ids),
     )
@@ -250,6 +232,4 @@ def pick_dtype(name: str, device: torch.device) -> torch.dtype:
     """`auto` is bfloat16 on a GPU and float32 on a CPU, where bfloat16 matmuls are emulated and slower."""
     if name == "auto":
         return torch.bfloat16 if device.type == "cuda" else torch.float32
-    dtype = getattr(torch, name)
-    assert isinstance(dtype, torch.dtype)
-    return dtype
+    return torch_dtype(name)

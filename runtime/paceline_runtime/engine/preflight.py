@@ -9,12 +9,16 @@ from __future__ import annotations
 import torch
 
 from paceline_compat import DraftFacts, Options, PlanOptions, TargetFacts, inspect_pair, plan, read_draft
+from paceline_compat.memory.parts import draft_dtype
 from paceline_compat.memory.planner import no_state_slots
+from paceline_runtime.cache.allocation import dtype_name
 from paceline_runtime.config import EngineConfig
 from paceline_runtime.loaders import read_checked
 
 
-def read_pair(config: EngineConfig, dtype: torch.dtype, budget_bytes: int) -> tuple[TargetFacts, DraftFacts | None]:
+def read_pair(
+    config: EngineConfig, dtype: torch.dtype, device: torch.device, budget_bytes: int
+) -> tuple[TargetFacts, DraftFacts | None]:
     """Facts of the target and of the draft, if there is one; of a dummy's tensors and memory nothing is known.
 
     Raises ValueError with everything that is wrong with the pair, or with what is short in `budget_bytes`.
@@ -41,7 +45,8 @@ def read_pair(config: EngineConfig, dtype: torch.dtype, budget_bytes: int) -> tu
         PlanOptions(
             algorithm=config.speculative_algorithm,
             num_steps=config.speculative_num_steps,
-            dtype=str(dtype).removeprefix("torch."),
+            dtype=dtype_name(dtype),
+            draft_dtype=draft_dtype(dtype_name(dtype), on_gpu=device.type == "cuda"),
             max_running=config.max_running_req,
             max_model_len=config.max_model_len or min(found.target.max_positions, LEAST_CONTEXT),
             max_prefill_tokens=config.max_prefill_tokens,

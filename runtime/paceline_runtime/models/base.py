@@ -5,6 +5,7 @@ It refuses to know about requests, sampling and speculation: rows in, hidden sta
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -55,9 +56,8 @@ class TargetModel(Protocol):
         """Logits [M, vocab_size] of normed hidden rows [M, H]; rows of a padded head are cut off. Proposers share them."""
         ...
 
-    def make_states(self, num_slots: int, num_rows: int, journal_rows: int) -> StatePool | None:
-        """A pool of `num_slots` recurrent states, and a journal of up to `journal_rows` rows for each of `num_rows` seats,
-        dummies included; None for targets without recurrent state."""
+    def make_states(self, tensors: Mapping[str, torch.Tensor]) -> StatePool | None:
+        """A pool over the allocated buffers of the target, by name; None for targets without recurrent state."""
         ...
 
     def memory_bytes(self) -> int:

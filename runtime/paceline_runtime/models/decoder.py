@@ -6,7 +6,7 @@ The family modules build it: their recipes say what the layers are made of. The 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -127,19 +127,9 @@ class Decoder:
         """Logits [M, vocab_size] of normed hidden rows [M, H]."""
         return self._head(hidden)
 
-    def make_states(self, num_slots: int, num_rows: int, journal_rows: int) -> GatedDeltaStates | None:
+    def make_states(self, tensors: Mapping[str, torch.Tensor]) -> GatedDeltaStates | None:
         """The recurrent states of all layers that keep one."""
-        if self.facts.gdn is None:
-            return None
-        return GatedDeltaStates(
-            self.facts.gdn,
-            num_layers=self.facts.num_linear_layers,
-            num_slots=num_slots,
-            num_rows=num_rows,
-            journal_rows=journal_rows,
-            dtype=self.dtype,
-            device=self.device,
-        )
+        return GatedDeltaStates(tensors) if self.facts.num_linear_layers else None
 
     def memory_bytes(self) -> int:
         """Bytes of weights held on the device."""

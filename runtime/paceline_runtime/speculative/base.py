@@ -8,13 +8,14 @@ rejected.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 
+from paceline_compat.memory.layout import Buffer
 from paceline_runtime.batch import ForwardBatch
-from paceline_runtime.cache.pages import PlaneSpec
 from paceline_runtime.models.base import FeatureSink
 
 
@@ -83,16 +84,16 @@ class Proposer(Protocol):
     """What each row of a target forward leaves with the sink until `on_rows`."""
 
     @property
-    def planes(self) -> tuple[PlaneSpec, ...]:
-        """Planes to allocate in the pages; the executor hands them over in `bind`."""
+    def buffers(self) -> tuple[Buffer, ...]:
+        """What it keeps beside its weights: by token or page in planes of the pages, and by seat."""
         ...
 
-    def bind(self, planes: dict[str, torch.Tensor], num_seats: int) -> None:
-        """Take the allocated planes ([num_pages, *page_shape]) and allocate state for seats 0..num_seats - 1."""
+    def bind(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Take the allocated buffers, by name; others may be among them."""
         ...
 
     def unbind(self) -> None:
-        """Let go of planes and state, before others are allocated in their place."""
+        """Let go of them, before others are allocated in their place."""
         ...
 
     def sink(self, batch: ForwardBatch) -> FeatureSink | None:
@@ -115,6 +116,6 @@ class Proposer(Protocol):
         """Draft `num_drafts` tokens for each of the B requests."""
         ...
 
-    def memory_bytes(self, num_seats: int) -> int:
-        """Bytes of weights and of the state of `num_seats` seats, planes not counted; may be asked before `bind`."""
+    def memory_bytes(self) -> int:
+        """Bytes of weights."""
         ...

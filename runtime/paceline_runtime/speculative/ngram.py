@@ -6,10 +6,12 @@ idea: Saxena 2023 (prompt lookup decoding).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 
+from paceline_compat.memory.layout import Buffer
 from paceline_runtime.batch import ForwardBatch
-from paceline_runtime.cache.pages import PlaneSpec
 from paceline_runtime.models.base import FeatureSink
 from paceline_runtime.speculative.base import DraftInputs, Proposal
 
@@ -19,19 +21,15 @@ class NgramProposer:
 
     name = "ngram"
     kept_row_bytes = 0
+    buffers: tuple[Buffer, ...] = ()
 
     def __init__(self, num_drafts: int, *, min_match: int = 2, max_match: int = 4) -> None:
         self.num_drafts = num_drafts
         self._min_match = min_match
         self._max_match = max_match
 
-    @property
-    def planes(self) -> tuple[PlaneSpec, ...]:
-        """None: the ids are enough."""
-        return ()
-
-    def bind(self, planes: dict[str, torch.Tensor], num_seats: int) -> None:
-        """Nothing to allocate."""
+    def bind(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Nothing to take: the ids are enough."""
 
     def unbind(self) -> None:
         """Nothing to let go of."""
@@ -62,8 +60,8 @@ class NgramProposer:
         tokens = history.gather(1, (best[:, None] + 1 + offsets).clamp(max=history.shape[1] - 1))
         return Proposal(tokens, num_tokens=torch.where(found, self.num_drafts, 0))
 
-    def memory_bytes(self, num_seats: int) -> int:
-        """No weights, no state."""
+    def memory_bytes(self) -> int:
+        """No weights."""
         return 0
 
 

@@ -19,49 +19,69 @@ from released_pairs import (
 
 from paceline_compat import PlanOptions, plan
 from paceline_compat.memory import parts as memory
+from paceline_compat.memory.buffers import STATES, dflash_buffers, target_buffers
+from paceline_compat.memory.layout import MemoryLayout
 from paceline_compat.memory.machines import DEVICE_BYTES, budget_bytes
 
 MIB = 1 << 20
 
 
+def of_target(target, dtype="bfloat16", num_drafts=7) -> MemoryLayout:
+    """What a target keeps, one slot of states."""
+    return MemoryLayout(target_buffers(target, dtype, num_drafts), num_slots=1)
+
+
+def of_draft(draft) -> MemoryLayout:
+    """What a draft keeps in bfloat16."""
+    return MemoryLayout(dflash_buffers(draft, "bfloat16"))
+
+
+def recurrent_bytes(target) -> int:
+    """One slot's recurrent states, those of the convolution left out."""
+    return next(buffer.unit_bytes for buffer in target_buffers(target, "bfloat16", 7) if buffer.name == "recurrent_states")
+
+
 def test_published_sizes_of_the_27b():
     """GDN state with a float32 convolution: 149.6 MiB a slot. Draft ring: 41 MiB a request. Codebooks: 0.127 GB each."""
     target, draft = released_target(QWEN_27B), released_draft(QWEN_27B)
-    assert memory.slot_bytes(target, 4) / MIB == 149.625
-    assert memory.recurrent_state_bytes(target) == 48 * 48 * 128 * 128 * 4
-    assert memory.ring_bytes(draft, 2) / MIB == 41.25
+    assert of_target(target, "float32").bytes_per("slot") / MIB == 149.625
+    assert recurrent_bytes(target) == 48 * 48 * 128 * 128 * 4
+    assert of_draft(draft).bytes_per("seat") / MIB == 41.25
     assert memory.codebook_bytes(draft, 2) == 2 * 248320 * 256 * 2
-    assert memory.kv_bytes_per_token(target, 2) == 2 * 16 * 4 * 256 * 2
+    assert of_target(target).bytes_per("token") == 2 * 16 * 4 * 256 * 2
     assert memory.draft_weight_bytes(draft, 2) + memory.codebook_bytes(draft, 2) == 2 * 1_924_404_480
 
 
 def test_published_sizes_of_the_35b():
     """20 KiB of K/V a token in bfloat16 (10 KB in fp8), ring 49.5 MiB, state 63 MB."""
     target, draft = released_target(QWEN_35B), released_draft(QWEN_35B)
-    assert memory.kv_bytes_per_token(target, 2) == 20 * 1024
-    assert memory.ring_bytes(draft, 2) / MIB == 49.5
-    assert round(memory.recurrent_state_bytes(target) / 1e6) == 63
+    assert of_target(target).bytes_per("token") == 20 * 1024
+    assert of_draft(draft).bytes_per("seat") / MIB == 49.5
+    assert round(recurrent_bytes(target) / 1e6) == 63
 
 
 def test_context_rows_have_the_size_the_specification_gives():
     """25 windows of 2112 rows: 516 / 206 / 258 MiB."""
-    windows = [25 * 2112 * memory.context_row_bytes(released_draft(pair), 2) / MIB for pair in RELEASED_PAIRS]
+    windows = [25 * 2112 * of_draft(released_draft(pair)).bytes_per("token") / MIB for pair in RELEASED_PAIRS]
     assert [round(size) for size in windows] == [516, 206, 258]
 
 
 def test_dense_targets_have_no_states_and_no_slots():
     target = tiny_target()
     assert memory.num_state_slots(target, 4) == 0
-    assert memory.slot_bytes(target, 2) == memory.journal_row_bytes(target, 2) == 0
-    assert memory.kv_bytes_per_token(target, 4) == 2 * 4 * 2 * 16 * 4
+    assert of_target(target).bytes_per("slot") == of_target(target).bytes_per("seat") == 0
+    assert of_target(target, "float32").bytes_per("token") == 2 * 4 * 2 * 16 * 4
 
 
 def test_weights_are_counted_as_loaded():
+    """A hybrid's norms and rates of decay are kept in float32 at least."""
     target = released_target(QWEN_27B)
-    text = sum(t.num_elements for name, t in target.tensors.items() if not name.startswith("mtp."))
-    assert memory.target_weight_bytes(target, 2) == 2 * text
+    tensors = {name: t for name, t in target.tensors.items() if not name.startswith("mtp.")}
+    text = sum(t.num_elements for t in tensors.values())
+    vectors = sum(t.num_elements for t in tensors.values() if len(t.shape) == 1)
+    assert memory.target_weight_bytes(target, 2) == 2 * (text - vectors) + 4 * vectors
     assert memory.target_weight_bytes(target, 4) == 4 * text
-    assert memory.target_weight_bytes(target, 2, "mtp") == 2 * (target.num_params - text)
+    assert memory.target_weight_bytes(target, 4, "mtp") == 4 * (target.num_params - text)
 
 
 def test_a_plan_fills_its_budget_with_pages():
@@ -165,7 +185,7 @@ def test_given_state_slots_are_planned_and_the_dummy_beside_them():
     target = tiny_target(TINY_HYBRID_CONFIG)
     few, usual = (plan(1 << 30, target, None, PlanOptions(num_state_slots=slots)) for slots in (8, None))
     assert (few.num_state_slots, usual.num_state_slots) == (9, 21)
-    assert usual.total_bytes - few.total_bytes == 12 * memory.slot_bytes(target, 2)
+    assert usual.total_bytes - few.total_bytes == 12 * of_target(target).num_bytes(STATES)
 
 
 def test_a_plan_speaks_json():
@@ -192,4 +212,4 @@ def test_other_words_for_memory_are_refused(text):
 def test_flash_next_is_planned_from_its_sizes_alone():
     """Its family is not served, but its parts are known: 36 states of 48 heads."""
     target = released_target(QWEN_FLASH_NEXT)
-    assert memory.recurrent_state_bytes(target) == 36 * 48 * 128 * 128 * 4
+    assert recurrent_bytes(target) == 36 * 48 * 128 * 128 * 4

@@ -7,7 +7,8 @@ from xml.etree import ElementTree
 import pytest
 import torch
 
-from paceline_compat.memory.parts import slot_bytes
+from paceline_compat.memory.buffers import target_buffers
+from paceline_compat.memory.layout import MemoryLayout
 from paceline_runtime import bench
 from paceline_runtime.batch import VerifyBatch
 from paceline_runtime.bench.acceptance import SyntheticAcceptance, assumed_tokens_per_step
@@ -179,7 +180,7 @@ def test_traffic_of_a_hybrid_mixture(tmp_path):
     with subject(step_args(tmp_path), 256) as one:
         traffic = step_traffic(one.shape.text, one.target, None, 1, 100)
         embedding = 96 * 64 * 4
-        state_bytes = slot_bytes(one.target.facts, 4)
+        state_bytes = MemoryLayout(target_buffers(one.target.facts, "float32", 0)).bytes_per("slot")
         weights = one.target.memory_bytes()
 
     assert traffic.num_experts == pytest.approx(2)

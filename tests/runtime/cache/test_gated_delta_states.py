@@ -10,9 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline_compat.facts.records import GdnFacts
+from paceline_compat.memory.buffers import state_buffers
+from paceline_compat.memory.layout import MemoryLayout
 from paceline_kernels.causal_conv import verify_conv
 from paceline_kernels.gated_delta import verify_delta
 from paceline_runtime.batch import StateBatch
+from paceline_runtime.cache.allocation import allocate
 from paceline_runtime.cache.gated_delta_states import GatedDeltaStates
 
 SIZES = GdnFacts(num_key_heads=1, num_value_heads=2, key_head_dim=4, value_head_dim=3, conv_kernel_size=4)
@@ -59,9 +62,9 @@ class Pool:
     """The pool under test beside what it must hold: a text by slot, and the kept part of each request's last block."""
 
     def __init__(self) -> None:
-        kind = dict(dtype=torch.float64, device=torch.device("cpu"))
-        sizes = dict(num_layers=2, num_slots=NUM_SLOTS, num_rows=NUM_REQUESTS + 1, journal_rows=JOURNAL_ROWS)
-        self.states = GatedDeltaStates(SIZES, **sizes, **kind)
+        buffers = state_buffers(SIZES, 2, "float64", JOURNAL_ROWS - 1)
+        layout = MemoryLayout(buffers, num_seats=NUM_REQUESTS + 1, num_slots=NUM_SLOTS)
+        self.states = GatedDeltaStates(allocate(layout, torch.device("cpu")))
         self.texts: dict[int, tuple[int, ...]] = dict.fromkeys(range(1, NUM_SLOTS), ())
         self.kept: dict[int, tuple[int, ...]] = dict.fromkeys(range(1, NUM_REQUESTS + 1), ())
 

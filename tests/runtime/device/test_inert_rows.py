@@ -65,7 +65,6 @@ def buffers_of(executor: Executor) -> dict[str, torch.Tensor]:
     pages, states, seats, proposer = executor.memory.pages, executor.memory.states, executor.seats, executor.proposer
     found = {f"keys {i}": tensor[1:] for i, tensor in enumerate(pages.keys)}
     found |= {f"values {i}": tensor[1:] for i, tensor in enumerate(pages.values)}
-    found |= {f"plane {name}": tensor[1:] for name, tensor in pages.planes.items()}
     names = ("history", "page_table", "lengths", "replay", "state_slots")
     found |= {name: getattr(seats, name)[1:] for name in names}
     found |= {f"{name} of the dummy": getattr(seats, name)[:1] for name in names[1:]}
@@ -73,8 +72,10 @@ def buffers_of(executor: Executor) -> dict[str, torch.Tensor]:
         if torch.is_tensor(tensor):
             found[f"state{name}"] = tensor[:, 1:]
     if proposer is not None and proposer.name == "dflash":
+        found |= {"context rows": proposer.plane[1:]}
         found |= {"ring keys": proposer.rings.keys[:, 1:], "ring values": proposer.rings.values[:, 1:]}
     if proposer is not None and proposer.name == "mtp":
+        found |= {f"MTP {name}": tensor[1:] for name, tensor in vars(proposer.pages).items()}
         found |= {"hidden": proposer._hidden[1:], "first": proposer._first[1:]}
     return found
 

@@ -2,6 +2,9 @@
 
 import torch
 
+from paceline_compat.memory.buffers import seat_buffers
+from paceline_compat.memory.layout import MemoryLayout
+from paceline_runtime.cache.allocation import allocate
 from paceline_runtime.device.seats import SeatBuffers
 from paceline_runtime.params import MAX_LOGIT_BIAS, SamplingParams
 from paceline_runtime.step import PageChange, Start, Variant
@@ -15,7 +18,7 @@ def start(seat, params=None, *, tokens=(5, 6, 7), pages=(4, 9), num_cached=2):
 
 
 def make_buffers():
-    return SeatBuffers(4, 320, slack=3, device=CPU)
+    return SeatBuffers(allocate(MemoryLayout(seat_buffers(320, 1), num_seats=4), CPU), 320)
 
 
 def test_a_seats_pages_are_dummies_past_its_own():

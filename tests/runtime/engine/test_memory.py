@@ -32,7 +32,6 @@ def test_the_stores_are_as_large_as_planned(target):
 
     assert parts["target weights"] == target.memory_bytes()
     assert parts["K/V and context pages"] == engine.executor.memory.pages.memory_bytes()
-    assert abs(parts["seats"] - engine.executor.seats.memory_bytes()) < 256
 
 
 def test_graphs_are_planned_where_steps_are_captured(target):
@@ -64,7 +63,7 @@ def test_the_plan_from_headers_agrees_with_the_loaded_one(tmp_path, family):
     assert rows["target weights"] == engine.executor.target.memory_bytes()
     assert parts["step temporaries"] == sum(rows[name] for name in ("logits", "prefill temporaries", "gathered K/V"))
     assert said.page_bytes * engine.executor.memory.pages.num_pages == engine.executor.memory.pages.memory_bytes()
-    assert abs(rows["seats"] - engine.executor.seats.memory_bytes()) < 256
+    assert rows["seats"] == parts["seats"]
 
 
 @pytest.mark.parametrize(
@@ -256,17 +255,15 @@ def test_what_is_loaded_already_is_not_counted_against_the_budget_twice(target, 
     """Target and draft are both part of the plan, and no longer part of what is free."""
 
     class Heavy(NgramProposer):
-        def memory_bytes(self, num_rows):
-            return 5000 + 10 * num_rows
+        def memory_bytes(self):
+            return 5000
 
-    freed = assemble(_config(), target, None).executor.memory
     monkeypatch.setattr("paceline_runtime.engine.memory.host_free_bytes", lambda: 10**6)
     config = _config(memory_bytes=None, memory_ratio=1.0, max_running_req=2)
 
     assert budget_bytes(config, target, None) == 10**6 + target.memory_bytes()
     assert budget_bytes(config, target, Heavy(3)) == 10**6 + target.memory_bytes() + 5000
-    after = 10**6 + target.memory_bytes() + 5030 + freed.pages.memory_bytes()
-    assert budget_bytes(config, target, Heavy(3), freed=freed) == after
+    assert budget_bytes(config, target, Heavy(3), freed_bytes=70) == 10**6 + target.memory_bytes() + 5070
 
 
 def test_an_engine_on_a_cpu_imports_no_compiler(tmp_path):

@@ -9,6 +9,7 @@ import torch
 from law_engine import make_engine, run
 from tiny_models import save_tiny
 
+from paceline_runtime.cache import allocation
 from paceline_runtime.cache.pages import PageStore
 from paceline_runtime.config import EngineConfig
 from paceline_runtime.device.seats import SeatBuffers
@@ -50,9 +51,9 @@ def test_what_is_stated_is_bounded_by_what_is_there(engine, sizes, field):
 
 def test_what_the_old_cache_gives_back_counts(engine, monkeypatch):
     """Where nothing else is left, the cache can still be given the size that it has, and no page more."""
-    target, caches = engine.executor.target, engine.executor.memory
+    target = engine.executor.target
     plan = memory.plan_memory(EngineConfig(model_path="tiny", max_model_len=448, num_pages=12), target, NgramProposer(3))
-    temporary_bytes = plan.total_bytes - target.memory_bytes() - caches.pages.memory_bytes()
+    temporary_bytes = plan.total_bytes - target.memory_bytes() - plan.layout.num_bytes()
     monkeypatch.setattr(memory, "host_free_bytes", lambda: temporary_bytes)
 
     assert "13 pages do not fit" in engine.rebuild(Rebuild(num_pages=13)).error
@@ -109,7 +110,7 @@ def test_a_failed_allocation_brings_the_old_sizes_back(engine, monkeypatch, plac
     owner, name, make = {
         "pages": (build, "PageStore", PageStore),
         "seats": (build, "SeatBuffers", SeatBuffers),
-        "proposer": (engine.executor.proposer, "bind", lambda planes, num_seats: set()),
+        "proposer": (engine.executor.proposer, "bind", lambda tensors: set()),
     }[place]
     failing = Failing(make, error)
     monkeypatch.setattr(owner, name, failing)
@@ -128,6 +129,26 @@ def test_a_failed_allocation_brings_the_old_sizes_back(engine, monkeypatch, plac
     assert failing.made[0]() is None
     assert (14, None) == (engine.rebuild(Rebuild(num_pages=14)).num_pages, None)
     engine.check_integrity()
+
+
+def test_what_was_taken_before_an_allocation_failed_is_given_back(engine, monkeypatch):
+    """All buffers before the one that fails are gone when those of the old sizes are made."""
+    make, made, left = allocation._zeros, [], []
+
+    def failing_at_the_last(buffer, shape, device):
+        if buffer.name == "keys":
+            left.append([ref() is not None for ref in made])
+        made.append(weakref.ref(tensor := make(buffer, shape, device)))
+        if buffer.name == "bias_values" and len(left) == 1:
+            raise MemoryError
+        return tensor
+
+    monkeypatch.setattr(allocation, "_zeros", failing_at_the_last)
+    rebuilt = engine.rebuild(Rebuild(num_pages=14))
+
+    assert ("num_pages", 12) == (rebuilt.param, rebuilt.num_pages)
+    assert [[], [False] * (len(made) // 2)] == left
+    assert len(made) > 10
 
 
 def test_an_engine_that_cannot_even_have_the_old_cache_ends(engine, monkeypatch):

@@ -7,7 +7,6 @@ import warnings
 import weakref
 from collections import Counter
 from types import SimpleNamespace
-from typing import Any
 
 import dflash.model
 import pytest
@@ -17,7 +16,8 @@ from law_engine import Answer, CyclingDepth, make_engine, plain_tokens, record_p
 from law_prompts import law_prompts
 from no_reads import watch_launches
 
-from paceline_runtime.cache.pages import PageStore
+from paceline_compat.memory.layout import MemoryLayout
+from paceline_runtime.cache.allocation import allocate
 from paceline_runtime.engine.core import Engine
 from paceline_runtime.messages import Rebuild
 from paceline_runtime.params import SamplingParams
@@ -235,16 +235,16 @@ def test_a_rebuild_frees_the_old_caches_before_it_takes_new_ones(
     """Plane and rings of the draft too: both sizes together need not fit. The text stays."""
     engine = make_engine(pair.target, pair.proposer(7))
     store, proposer = engine.executor.memory.pages, engine.executor.proposer
-    tensors = (store.keys[0], proposer.plane, proposer.rings.keys)
+    tensors = (store.keys[0]._base, proposer.plane, proposer.rings.keys)
     old = [weakref.ref(tensor) for tensor in tensors]
     del store, proposer, tensors
     left: list[bool] = []
 
-    def allocating(**sizes: Any) -> PageStore:
+    def allocating(layout: MemoryLayout, device: torch.device) -> dict[str, torch.Tensor]:
         left.extend(ref() is not None for ref in old)
-        return PageStore(**sizes)
+        return allocate(layout, device)
 
-    monkeypatch.setattr("paceline_runtime.engine.build.PageStore", allocating)
+    monkeypatch.setattr("paceline_runtime.engine.build.allocate", allocating)
 
     assert engine.rebuild(Rebuild(num_pages=14)).error is None
     assert left == [False] * 3

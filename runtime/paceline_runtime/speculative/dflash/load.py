@@ -12,8 +12,10 @@ import torch
 
 from paceline_compat.facts.draft_tensors import expected_shapes
 from paceline_compat.facts.records import DraftFacts, TargetFacts, WholeDraft
+from paceline_compat.memory import parts
 from paceline_compat.rules.pair import Options, Pair
 from paceline_compat.rules.table import find_problems
+from paceline_runtime.cache.allocation import dtype_name, torch_dtype
 from paceline_runtime.layers.parameters import Parameters, StorageOf
 from paceline_runtime.loaders.fill import check_tensors, fill
 from paceline_runtime.loaders.read import read_tensor
@@ -62,8 +64,8 @@ def load_draft(facts: DraftFacts, dtype: torch.dtype, device: torch.device, stor
 
 
 def draft_dtype(engine_dtype: torch.dtype, device: torch.device) -> torch.dtype:
-    """bfloat16 on a GPU and wherever the engine runs float16, in which drafts overflow (vLLM #55250); else the engine's."""
-    return torch.bfloat16 if device.type == "cuda" or engine_dtype == torch.float16 else engine_dtype
+    """The dtype of a draft beside a target of this engine."""
+    return torch_dtype(parts.draft_dtype(dtype_name(engine_dtype), on_gpu=device.type == "cuda"))
 
 
 def refuse_misfit(facts: DraftFacts, target: TargetFacts, options: Options) -> None:

@@ -6,17 +6,19 @@ is why a prefix hit at any boundary brings the draft's window with it; keys and 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 
+from paceline_compat.memory.buffers import dflash_buffers
+from paceline_compat.memory.parts import tapped_row_bytes
 from paceline_runtime.batch import ForwardBatch, VerifyBatch
-from paceline_runtime.cache.pages import PlaneSpec
+from paceline_runtime.cache.allocation import dtype_name
 from paceline_runtime.models.base import FeatureSink, TargetModel
 from paceline_runtime.speculative.base import DraftInputs, Proposal
 from paceline_runtime.speculative.dflash.draft import Draft
 from paceline_runtime.speculative.dflash.ring import ContextRings
 from paceline_runtime.speculative.dflash.taps import TapSum
-
-CONTEXT_PLANE = "dflash_context"
 
 
 class DFlashProposer:
@@ -26,19 +28,15 @@ class DFlashProposer:
 
     def __init__(self, draft: Draft, target: TargetModel, num_drafts: int) -> None:
         self.draft, self.target, self.num_drafts = draft, target, num_drafts
-        self.kept_row_bytes = draft.config.hidden_size * torch.promote_types(draft.dtype, torch.float32).itemsize
+        self.kept_row_bytes = tapped_row_bytes(draft.config, draft.dtype.itemsize)
+        self.buffers = dflash_buffers(draft.config, dtype_name(draft.dtype))
         self._rings: ContextRings | None = None
         self._plane: torch.Tensor | None = None
 
-    @property
-    def planes(self) -> tuple[PlaneSpec, ...]:
-        """One context row per token, in the draft's dtype."""
-        return (PlaneSpec(CONTEXT_PLANE, (self.draft.config.hidden_size,), self.draft.dtype),)
-
-    def bind(self, planes: dict[str, torch.Tensor], num_seats: int) -> None:
-        """Take the pages' plane and allocate the rings."""
-        self._plane = planes[CONTEXT_PLANE]
-        self._rings = ContextRings(self.draft, num_seats)
+    def bind(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Take the pages' plane and the rings."""
+        self._plane = tensors["dflash_context"]
+        self._rings = ContextRings(self.draft, tensors["dflash_ring_keys"], tensors["dflash_ring_values"])
 
     def unbind(self) -> None:
         """Let go of the pages' plane and the rings."""
@@ -84,9 +82,9 @@ class DFlashProposer:
         tokens, q = draft.select(candidates, inputs.pending, inputs.temperature, inputs.seeds, inputs.lengths)
         return Proposal(tokens=tokens, candidates=candidates.ids, q=q)
 
-    def memory_bytes(self, num_seats: int) -> int:
-        """Bytes of the draft's weights and of `num_seats` rings."""
-        return self.draft.memory_bytes() + num_seats * ContextRings.row_bytes(self.draft)
+    def memory_bytes(self) -> int:
+        """Bytes of the draft's weights."""
+        return self.draft.memory_bytes()
 
     def _ring_rows(self, batch: ForwardBatch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
         """Seat and position of the batch's rows that go to the rings, and which rows those are (None: all)."""

@@ -9,32 +9,21 @@ from __future__ import annotations
 
 import torch
 
-from paceline_compat.memory.parts import PAGE_TOKENS, RING_SPARE_ROWS
+from paceline_compat.memory.parts import PAGE_TOKENS
 from paceline_kernels.context_rows import context_keys_values
 from paceline_runtime.speculative.dflash.draft import Draft
 
 
 class ContextRings:
-    """Rings of `num_seats` seats; seat 0 is the dummy.
+    """Rings of all seats; seat 0 is the dummy.
 
     keys, values: [L, num_seats, R, Hkv, D] with R = window + 64
     """
 
-    def __init__(self, draft: Draft, num_seats: int) -> None:
-        config = draft.config
-        self.size = config.sliding_window + RING_SPARE_ROWS
-        shape = (config.num_layers, num_seats, self.size, config.num_kv_heads, config.head_dim)
-        self.keys = torch.zeros(shape, dtype=draft.dtype, device=draft.device)
-        self.values = torch.zeros_like(self.keys)
-        self.reach = config.sliding_window - 1
+    def __init__(self, draft: Draft, keys: torch.Tensor, values: torch.Tensor) -> None:
+        self.keys, self.values = keys, values
+        self.size, self.reach = keys.shape[2], draft.config.sliding_window - 1
         self._projection = draft.context_projection()
-
-    @staticmethod
-    def row_bytes(draft: Draft) -> int:
-        """Bytes of one ring."""
-        config = draft.config
-        per_slot = 2 * config.num_layers * config.num_kv_heads * config.head_dim * draft.dtype.itemsize
-        return (config.sliding_window + RING_SPARE_ROWS) * per_slot
 
     def write(self, seats: torch.Tensor, positions: torch.Tensor, context: torch.Tensor) -> None:
         """Keep context rows [N, H] of positions int64 [N] in the rings of seats int64 [N]; no place twice but in seat 0's."""
@@ -52,7 +41,3 @@ class ContextRings:
         if len(positions):
             context = plane[pages[positions // PAGE_TOKENS], positions % PAGE_TOKENS]
             self.write(torch.full_like(positions, seat), positions, context)
-
-    def memory_bytes(self) -> int:
-        """Bytes of all rings."""
-        return self.keys.nbytes + self.values.nbytes

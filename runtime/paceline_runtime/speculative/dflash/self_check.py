@@ -12,13 +12,15 @@ from dataclasses import dataclass
 
 import torch
 
+from paceline_compat.memory.layout import MemoryLayout
 from paceline_compat.memory.parts import PAGE_TOKENS
 from paceline_kernels.backend import Backend
 from paceline_kernels.selector import Candidates
 from paceline_runtime.batch import Chunk, PrefillBatch
+from paceline_runtime.cache.allocation import allocate
 from paceline_runtime.models.base import TargetModel
 from paceline_runtime.speculative.dflash.draft import Draft
-from paceline_runtime.speculative.dflash.proposer import CONTEXT_PLANE, DFlashProposer
+from paceline_runtime.speculative.dflash.proposer import DFlashProposer
 
 NUM_TOKENS = 100
 """Length of the known prompt: more than a page and a tile, and no multiple of either."""
@@ -80,10 +82,9 @@ def _known_features(draft: Draft, target: TargetModel) -> torch.Tensor:
 
 def _served_rings(proposer: DFlashProposer, features: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Rings of two seats; the ring of seat 1 was rebuilt from the pages of a prefilled prompt."""
-    device, (spec,) = features.device, proposer.planes
+    device = features.device
     pages = torch.arange(1, 2 + NUM_TOKENS // PAGE_TOKENS, device=device)
-    plane = torch.zeros((1 + len(pages), PAGE_TOKENS, *spec.shape), dtype=spec.dtype, device=device)
-    proposer.bind({CONTEXT_PLANE: plane}, 2)
+    proposer.bind(allocate(MemoryLayout(proposer.buffers, num_pages=1 + len(pages), num_seats=2), device))
     positions = torch.arange(NUM_TOKENS, device=device)
     one = torch.ones(1, dtype=torch.int64, device=device)
     batch = PrefillBatch(

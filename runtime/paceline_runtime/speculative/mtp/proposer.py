@@ -8,19 +8,21 @@ of accepted drafts are written anew from the target's hidden rows, and the next 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 
+from paceline_compat.memory.buffers import mtp_buffers
 from paceline_compat.memory.parts import PAGE_TOKENS
 from paceline_kernels.counter_random import PROPOSAL, gumbel
 from paceline_runtime.batch import ForwardBatch, VerifyBatch
-from paceline_runtime.cache.pages import PlaneSpec
+from paceline_runtime.cache.allocation import dtype_name
 from paceline_runtime.models.base import FeatureSink
 from paceline_runtime.speculative.base import DraftInputs, Proposal
 from paceline_runtime.speculative.mtp.head import MtpHead, MtpPlanes, Seen
 
 _NUM_CANDIDATES = 16
 """q is supported on so many ids: few enough that accepting costs nothing, and all that matter."""
-_KEYS, _VALUES, _PAGE_ENDS = "mtp_keys", "mtp_values", "mtp_page_ends"
 
 
 def draw(
@@ -52,24 +54,14 @@ class MtpProposer:
 
     def __init__(self, head: MtpHead, num_drafts: int) -> None:
         self.head, self.num_drafts = head, num_drafts
+        self.buffers = mtp_buffers(head.target.facts, dtype_name(head.target.dtype), num_drafts)
         self._planes: MtpPlanes | None = None
         self._hidden = self._first = torch.empty(0)
 
-    @property
-    def planes(self) -> tuple[PlaneSpec, ...]:
-        """K/V of the head by token, and the hidden row at each page's end, from which a hit goes on."""
-        facts, dtype = self.head.target.facts, self.head.target.dtype
-        entry = (facts.num_kv_heads, facts.head_dim)
-        ends = PlaneSpec(_PAGE_ENDS, (facts.hidden_size,), dtype, per_page=True)
-        return (PlaneSpec(_KEYS, entry, dtype), PlaneSpec(_VALUES, entry, dtype), ends)
-
-    def bind(self, planes: dict[str, torch.Tensor], num_seats: int) -> None:
-        """Take the planes and allocate the hidden rows of each request's last forward: [S, 1 + k, H], first position [S]."""
-        target = self.head.target
-        self._planes = MtpPlanes(planes[_KEYS], planes[_VALUES], planes[_PAGE_ENDS])
-        shape = (num_seats, 1 + self.num_drafts, target.facts.hidden_size)
-        self._hidden = torch.zeros(shape, dtype=target.dtype, device=target.device)
-        self._first = torch.zeros(num_seats, dtype=torch.int64, device=target.device)
+    def bind(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Take the planes, and the hidden rows of each request's last forward: [S, 1 + k, H], first position [S]."""
+        self._planes = MtpPlanes(tensors["mtp_keys"], tensors["mtp_values"], tensors["mtp_page_ends"])
+        self._hidden, self._first = tensors["mtp_hidden"], tensors["mtp_first"]
 
     def unbind(self) -> None:
         """Let go of the planes and the hidden rows."""
@@ -127,11 +119,9 @@ class MtpProposer:
         assert self._planes is not None, "bind comes first"
         return self._planes
 
-    def memory_bytes(self, num_seats: int) -> int:
-        """Bytes of the head's weights and the hidden rows kept for `num_seats` requests."""
-        target = self.head.target
-        row_bytes = (1 + self.num_drafts) * target.facts.hidden_size * target.dtype.itemsize + torch.int64.itemsize
-        return self.head.parameters.memory_bytes() + num_seats * row_bytes
+    def memory_bytes(self) -> int:
+        """Bytes of the head's weights."""
+        return self.head.parameters.memory_bytes()
 
     def _carried(self, seats: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
         """The hidden row [B, H] before the token at position `lengths` [B]."""

@@ -10,7 +10,6 @@ from no_reads import forbid_reads
 from paceline_compat.memory.parts import PAGE_TOKENS
 from paceline_kernels.context_rows import TILE_ROWS, ContextProjection, context_keys_values
 from paceline_runtime.layers.weights.dense import DenseWeight
-from paceline_runtime.speculative.dflash.proposer import CONTEXT_PLANE
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16]
 
@@ -93,12 +92,6 @@ def test_slots_outside_the_window_may_hold_anything(harness: Harness) -> None:
     assert_same_draft(harness, 1, 2, 40)
 
 
-def test_a_rows_bytes_are_what_is_allocated(harness: Harness) -> None:
-    """What memory is planned with before rings exist."""
-    proposer = harness.proposer
-    assert proposer.rings.memory_bytes() == proposer.memory_bytes(4) - proposer.memory_bytes(0)
-
-
 @torch.no_grad()
 def test_rejected_rows_leave_no_trace(harness: Harness) -> None:
     """What a verify wrote past the accepted rows is not seen, in the ring or after a restore."""
@@ -158,4 +151,3 @@ def test_nothing_is_read_back_while_a_step_is_launched(harness: Harness, monkeyp
 
     monkeypatch.undo()
     assert proposal.tokens.shape == (1, 7)
-    assert harness.proposer.planes[0].name == CONTEXT_PLANE

@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from tiny_models import save_tiny
 
 from paceline_compat.errors import MetadataError
+from paceline_compat.memory.layout import MemoryLayout
 from paceline_compat.memory.parts import PAGE_TOKENS
 from paceline_runtime.loaders import load_target
 from paceline_runtime.messages import Rebuild
@@ -161,7 +162,7 @@ def published_planes(engine, ids) -> dict[str, torch.Tensor]:
     """What the pages that the cache holds of a text keep for the head, in order."""
     scheduler = engine.scheduler
     pages = [node.page for node in scheduler.prefix.match(scheduler.prefix.root_name(""), ids, len(ids) // PAGE_TOKENS)]
-    return {name: plane[pages] for name, plane in engine.executor.memory.pages.planes.items()}
+    return {name: plane[pages] for name, plane in vars(engine.executor.proposer.pages).items()}
 
 
 @LAGS
@@ -180,7 +181,7 @@ def test_decoding_leaves_in_the_pages_what_a_prefill_writes(pair, target, plain,
     with torch.no_grad():
         hidden = pair.target.model(torch.tensor([text])).last_hidden_state[0]
     expected = hidden[PAGE_TOKENS - 1 : 4 * PAGE_TOKENS : PAGE_TOKENS]
-    torch.testing.assert_close(decoded["mtp_page_ends"], expected, rtol=0, atol=1e-5)  # transformers' norms are float32
+    torch.testing.assert_close(decoded["page_ends"], expected, rtol=0, atol=1e-5)  # transformers' norms are float32
 
 
 @pytest.mark.parametrize("steps", [1, 7])
@@ -221,9 +222,10 @@ def test_the_head_counts_its_bytes(pair, target):
     """Weights and kept rows, and a page holds its K/V and one hidden row."""
     proposer = load_mtp(target, 3)
     weights = sum(parameter.nbytes for parameter in pair.head.parameters())
-    assert weights == proposer.memory_bytes(0)
-    assert weights + 3 * (4 * target.facts.hidden_size * 8 + 8) == proposer.memory_bytes(3)
-    assert [(64, 2, 16), (64, 2, 16), (64,)] == [plane.page_shape(64) for plane in proposer.planes]
+    assert weights == proposer.memory_bytes()
+    layout = MemoryLayout(proposer.buffers, num_pages=5, num_seats=3)
+    assert 5 * (2 * 64 * 2 * 16 + 64) * 8 + 3 * (4 * target.facts.hidden_size * 8 + 8) == layout.num_bytes()
+    assert [(5, 64, 2, 16), (5, 64, 2, 16), (5, 64)] == [layout.shape(buffer) for buffer in proposer.buffers[:3]]
 
 
 def test_sampled_drafts_are_drawn_from_the_q_they_come_with():
