@@ -44,7 +44,7 @@ def options_of(model: Model) -> Options:
     spec = model.spec
     return Options(
         algorithm=spec.speculation.algorithm,
-        num_steps=spec.speculation.depth,
+        num_drafts=spec.speculation.depth,
         tensor_parallel=max(1, spec.resources.gpu.count),
     )
 

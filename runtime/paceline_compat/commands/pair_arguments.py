@@ -51,7 +51,7 @@ def inspect_arguments(args: argparse.Namespace, cache_type: str = "prefix") -> I
     """Read both checkpoints under one budget. The token comes from HF_TOKEN, never from a flag others can see."""
     options = Options(
         algorithm=algorithm(args),
-        num_steps=args.speculative_num_steps,
+        num_drafts=args.speculative_num_steps,
         max_model_len=args.max_model_len,
         cache_type=cache_type,
     )

@@ -87,7 +87,7 @@ def _bytes(text: str, flag: str, problems: list[str], memory_ratio: float | None
 def _plan_options(args: argparse.Namespace, graph_pool_bytes: int) -> PlanOptions:
     return PlanOptions(
         algorithm=algorithm(args),
-        num_steps=args.speculative_num_steps,
+        num_drafts=args.speculative_num_steps,
         dtype=args.dtype,
         draft_dtype=draft_dtype(args.dtype, on_gpu=is_device(args.memory)),
         max_running=args.max_running_requests,

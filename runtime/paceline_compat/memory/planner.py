@@ -13,7 +13,7 @@ from paceline_compat.facts.records import DraftFacts, TargetFacts
 from paceline_compat.memory import buffers
 from paceline_compat.memory import parts as memory
 from paceline_compat.memory.layout import MemoryLayout
-from paceline_compat.rules.pair import default_num_steps
+from paceline_compat.rules.pair import default_num_drafts
 
 FEW_STATE_SLOTS = "--num-state-slots must be at least twice --max-running-requests: a live state and the next snapshot each"
 
@@ -31,7 +31,7 @@ class PlanOptions:
     """
 
     algorithm: str = "off"
-    num_steps: int | None = None
+    num_drafts: int | None = None
     dtype: str = "bfloat16"
     draft_dtype: str | None = None
     max_running: int = 4
@@ -124,8 +124,8 @@ class _Sizes:
         self.draft_dtype = options.draft_dtype or options.dtype
         self.dtype_bytes, self.draft_bytes = memory.DTYPE_BYTES[options.dtype], memory.DTYPE_BYTES[self.draft_dtype]
         self.max_model_len = options.max_model_len or target.max_positions
-        given = options.num_steps
-        self.num_drafts = default_num_steps(options.algorithm, draft) if given is None else given
+        given = options.num_drafts
+        self.num_drafts = default_num_drafts(options.algorithm, draft) if given is None else given
         self.num_rows = options.max_running * (1 + self.num_drafts)
         self.num_state_slots = memory.num_state_slots(target, options.max_running, options.num_state_slots)
         self.layout = self._layout()

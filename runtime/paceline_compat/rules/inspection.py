@@ -37,7 +37,7 @@ def inspect_pair(target: str | Location, draft: str | Location | None, options: 
     if target_facts is not None:
         is_whole = not problems
         options = options or Options()
-        judged = options if is_whole else replace(options, algorithm="off", num_steps=None)
+        judged = options if is_whole else replace(options, algorithm="off", num_drafts=None)
         problems += find_problems(Pair(target_facts, draft_facts, judged))
     names = _name(target), None if draft is None else _name(draft)
     return Inspection(target_facts, draft_facts, Verdict(*names, tuple(problems)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paceline_compat.rules.pair import ALGORITHMS, CACHE_TYPES, MAX_NUM_STEPS, Finding, Pair
+from paceline_compat.rules.pair import ALGORITHMS, CACHE_TYPES, MAX_NUM_DRAFTS, Finding, Pair
 
 
 def algorithm(pair: Pair) -> Finding | None:
@@ -34,14 +34,14 @@ def max_model_len(pair: Pair) -> Finding | None:
     return Finding("options.max_model_len", f"{value} is not between 2 and the target's {limit}", remedy)
 
 
-def num_steps(pair: Pair) -> Finding | None:
+def num_drafts(pair: Pair) -> Finding | None:
     """k against the draft's block: a block of 8 holds the anchor and at most 7 drafted tokens."""
-    value, field = pair.options.num_steps, "options.num_steps"
+    value, field = pair.options.num_drafts, "options.num_steps"
     if value is None or pair.options.algorithm not in ALGORITHMS:
         return None
     if pair.options.algorithm == "off":
         return Finding(field, f"{value} steps cannot run with algorithm off", "drop it") if value != 0 else None
-    limit = MAX_NUM_STEPS[pair.options.algorithm]
+    limit = MAX_NUM_DRAFTS[pair.options.algorithm]
     if pair.options.algorithm == "dflash" and pair.maybe_draft is not None and pair.maybe_draft.block_size:
         limit = pair.maybe_draft.block_size - 1
     if 1 <= value <= limit:

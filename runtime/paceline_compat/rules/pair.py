@@ -9,8 +9,8 @@ from paceline_compat.facts.records import DraftFacts, TargetFacts
 
 ALGORITHMS = ("off", "ngram", "mtp", "dflash")
 CACHE_TYPES = ("prefix", "naive")
-DEFAULT_NUM_STEPS = {"ngram": 3, "mtp": 3}
-MAX_NUM_STEPS = {"ngram": 31, "mtp": 7, "dflash": 31}
+DEFAULT_NUM_DRAFTS = {"ngram": 3, "mtp": 3}
+MAX_NUM_DRAFTS = {"ngram": 31, "mtp": 7, "dflash": 31}
 """Deepest draft: a ring has 64 spare rows and a step reserves 2 (1 + k). A dflash draft's block size may allow fewer, and an
 MTP head, which runs once for each token, was never deeper."""
 
@@ -28,7 +28,7 @@ class Options:
     """The serving options that rules depend on. None stands for the default: the draft's or the target's own value."""
 
     algorithm: str = "dflash"
-    num_steps: int | None = None
+    num_drafts: int | None = None
     max_model_len: int | None = None
     cache_type: str = "prefix"
     tensor_parallel: int = 1
@@ -60,8 +60,8 @@ class Pair:
         return self.options.max_model_len or self.target.max_positions
 
 
-def default_num_steps(algorithm: str, draft: DraftFacts | None) -> int:
+def default_num_drafts(algorithm: str, draft: DraftFacts | None) -> int:
     """k where none was given: block_size - 1 for dflash, 3 for mtp and ngram, 0 for off."""
     if algorithm == "dflash" and draft is not None and draft.block_size is not None:
         return max(0, draft.block_size - 1)
-    return DEFAULT_NUM_STEPS.get(algorithm, 0)
+    return DEFAULT_NUM_DRAFTS.get(algorithm, 0)

@@ -64,7 +64,7 @@ RULES: tuple[Rule, ...] = (
     Rule("options.tensor_parallel", "TensorParallelUnsupported", _unread, rules_options.tensor_parallel),
     Rule("options.cache_type", "CacheTypeUnsupported", _unread, rules_options.cache_type),
     Rule("options.max_model_len", "MaxModelLenInvalid", _known_target, rules_options.max_model_len),
-    Rule("options.num_steps", "NumStepsInvalid", _unread, rules_options.num_steps),
+    Rule("options.num_steps", "NumStepsInvalid", _unread, rules_options.num_drafts),
     Rule("target.architecture", "ArchitectureUnsupported", _always, rules_target.architecture),
     Rule("target.gguf_architecture", "ArchitectureUnsupported", _known_target, rules_target.gguf_architecture),
     Rule("target.split", "FileLayoutUnsupported", _always, rules_target.split),

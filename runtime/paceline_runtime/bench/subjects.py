@@ -19,7 +19,7 @@ import torch
 
 from paceline_compat.facts.checkpoint import draft_facts, target_facts
 from paceline_compat.facts.records import WholeDraft
-from paceline_compat.rules.pair import MAX_NUM_STEPS
+from paceline_compat.rules.pair import MAX_NUM_DRAFTS
 from paceline_runtime.bench.shapes import SHAPES, Shape, find_shape
 from paceline_runtime.config import EngineConfig
 from paceline_runtime.engine.build import pick_device, pick_dtype
@@ -54,8 +54,8 @@ class Subject:
         """A fresh proposer; None for `off`. Raises ValueError for an algorithm that this target cannot have."""
         if algorithm == "dflash":
             return dummy_dflash(self._draft_content(), self.target, num_drafts, self.storage_of)
-        if algorithm in MAX_NUM_STEPS:
-            _refuse_deeper(num_drafts, MAX_NUM_STEPS[algorithm])
+        if algorithm in MAX_NUM_DRAFTS:
+            _refuse_deeper(num_drafts, MAX_NUM_DRAFTS[algorithm])
         config = EngineConfig(
             model_path=str(self.path),
             speculative_algorithm=algorithm,  # type: ignore[arg-type]  # the command let only known ones pass

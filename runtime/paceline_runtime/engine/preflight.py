@@ -28,7 +28,7 @@ def read_pair(
         return read_checked(config.model_path, options, with_tensors=False), read_draft(draft) if draft else None
     options = Options(
         algorithm=config.speculative_algorithm,
-        num_steps=config.speculative_num_steps,
+        num_drafts=config.speculative_num_steps,
         max_model_len=config.max_model_len,
         cache_type=config.cache_type,
     )
@@ -44,7 +44,7 @@ def read_pair(
         found.draft,
         PlanOptions(
             algorithm=config.speculative_algorithm,
-            num_steps=config.speculative_num_steps,
+            num_drafts=config.speculative_num_steps,
             dtype=dtype_name(dtype),
             draft_dtype=draft_dtype(dtype_name(dtype), on_gpu=device.type == "cuda"),
             max_running=config.max_running_req,

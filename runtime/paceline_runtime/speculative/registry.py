@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from paceline_compat.facts.records import DraftFacts
-from paceline_compat.rules.pair import default_num_steps
+from paceline_compat.rules.pair import default_num_drafts
 from paceline_runtime.config import EngineConfig
 from paceline_runtime.layers.parameters import StorageOf
 from paceline_runtime.models.base import TargetModel
@@ -24,7 +24,7 @@ def load_proposer(
     Raises what the algorithm's own loader raises.
     """
     given = config.speculative_num_steps
-    num_drafts = default_num_steps(config.speculative_algorithm, draft) if given is None else given
+    num_drafts = default_num_drafts(config.speculative_algorithm, draft) if given is None else given
     match config.speculative_algorithm:
         case "off":
             return None

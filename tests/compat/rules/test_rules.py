@@ -57,7 +57,7 @@ BROKEN = {
     "options.tensor_parallel": (tiny_target(), tiny_draft(), Options(tensor_parallel=2), "2 GPUs"),
     "options.cache_type": (tiny_target(), tiny_draft(), Options(cache_type="radix"), "'radix' is no cache type"),
     "options.max_model_len": (tiny_target(), None, Options("off", max_model_len=513), "between 2 and the target's 512"),
-    "options.num_steps": (tiny_target(), tiny_draft(), Options(num_steps=8), "8 is not between 1 and 7"),
+    "options.num_steps": (tiny_target(), tiny_draft(), Options(num_drafts=8), "8 is not between 1 and 7"),
     "target.architecture": (tiny_target(architectures=["GPT2LMHeadModel"]), None, OFF, "GPT2LMHeadModel is unknown"),
     "target.gguf_architecture": (gguf_target("qwen35"), None, OFF, "GGUF files of architecture qwen35"),
     "target.split": (dataclasses.replace(gguf_target(), num_splits=3), None, OFF, "one of 3 parts"),
@@ -245,7 +245,7 @@ def test_a_target_rule_has_further_ways_to_be_broken(rule_id, target, message):
 
 @pytest.mark.parametrize("num_steps, fits", [(None, True), (1, True), (7, True), (0, False), (8, False), (-1, False)])
 def test_depth_stays_inside_the_draft_block(num_steps, fits):
-    assert check(tiny_target(), tiny_draft(), Options(num_steps=num_steps)).fits is fits
+    assert check(tiny_target(), tiny_draft(), Options(num_drafts=num_steps)).fits is fits
 
 
 @pytest.mark.parametrize(
@@ -277,7 +277,7 @@ def test_a_window_that_no_context_outgrows_is_served():
 
 def test_all_problems_come_at_once_in_the_tables_order():
     draft = tiny_draft(is_causal=True, mask_token_id=1000, num_target_layers=9, output_multiplier=2.0)
-    rules = [problem.rule for problem in check(tiny_target(), draft, Options(num_steps=9)).problems]
+    rules = [problem.rule for problem in check(tiny_target(), draft, Options(num_drafts=9)).problems]
     assert rules == [
         "options.num_steps",
         "draft.is_causal",
@@ -305,7 +305,7 @@ def test_released_drafts_have_the_published_sizes(pair):
 
 @pytest.mark.parametrize("pair", RELEASED_PAIRS[:2], ids=lambda pair: pair.name)
 def test_released_targets_serve_mtp_only_with_its_weights(pair):
-    mtp = Options(algorithm="mtp", num_steps=3)
+    mtp = Options(algorithm="mtp", num_drafts=3)
     assert check(released_target(pair, with_mtp=True), None, mtp).fits
     assert [p.rule for p in check(released_target(pair, with_mtp=False), None, mtp).problems] == ["target.mtp"]
 

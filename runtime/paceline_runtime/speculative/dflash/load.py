@@ -45,7 +45,7 @@ def load_proposer(
     Raises DraftMisfitError for a draft that breaks a rule, MetadataError for wrong tensors, SelfCheckError when this machine's
     kernels draft another block than the references.
     """
-    refuse_misfit(facts, target.facts, Options(num_steps=num_drafts, max_model_len=max_model_len))
+    refuse_misfit(facts, target.facts, Options(num_drafts=num_drafts, max_model_len=max_model_len))
     proposer = DFlashProposer(load_draft(facts, draft_dtype(dtype, device), device, storage_of), target, num_drafts)
     _log.info("%s: %s", facts.name, check_draft(proposer, target))
     return proposer

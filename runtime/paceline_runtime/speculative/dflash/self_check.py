@@ -40,24 +40,24 @@ class SelfCheck:
     hidden_deviation: float
     q_deviation: float
     num_equal_drafts: int
-    num_steps: int
+    num_drafts: int
 
     def __str__(self) -> str:
         return (
             f"draft self-check: hidden states within {self.hidden_deviation:.1e}, q within {self.q_deviation:.1e}, "
-            f"{self.num_equal_drafts} of {self.num_steps} drafts equal"
+            f"{self.num_equal_drafts} of {self.num_drafts} drafts equal"
         )
 
 
 @torch.inference_mode()
 def check_draft(proposer: DFlashProposer, target: TargetModel) -> SelfCheck:
     """Draft a known block both ways; raises SelfCheckError when they differ by more than rounding."""
-    draft, num_steps = proposer.draft, proposer.num_drafts
+    draft, num_drafts = proposer.draft, proposer.num_drafts
     features, anchors = _known_features(draft, target), torch.zeros(1, dtype=torch.int64, device=target.device)
     lengths = torch.full_like(anchors, NUM_TOKENS)
     plain = draft.computed_by(Backend.REFERENCE)
-    embeddings = draft.block_embeddings(target, anchors, num_steps)
-    rings = _served_rings(DFlashProposer(draft, target, num_steps), features)
+    embeddings = draft.block_embeddings(target, anchors, num_drafts)
+    rings = _served_rings(DFlashProposer(draft, target, num_drafts), features)
     hidden = draft.forward(embeddings, lengths, torch.ones_like(anchors), *rings)[:, 1:]
     expected = plain.forward(embeddings, lengths, torch.zeros_like(anchors), *_plain_rings(draft, features))[:, 1:]
     candidates = plain.candidates(target, expected)
@@ -66,7 +66,7 @@ def check_draft(proposer: DFlashProposer, target: TargetModel) -> SelfCheck:
     equal = int((tokens == expected_tokens)[0].to(torch.int64).cumprod(0).sum())
     same_path = slice(0, equal + 1)
     q_deviation = float((q[:, same_path] - expected_q[:, same_path]).abs().max())
-    found = SelfCheck(_relative_rms(hidden, expected), q_deviation, equal, num_steps)
+    found = SelfCheck(_relative_rms(hidden, expected), q_deviation, equal, num_drafts)
     tolerance = TOLERANCES[draft.dtype]
     if not (found.hidden_deviation <= tolerance and found.q_deviation <= tolerance):
         raise SelfCheckError(f"{found}, but at most {tolerance:.0e} is rounding; the draft would be rejected throughout")

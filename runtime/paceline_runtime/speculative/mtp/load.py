@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from paceline_compat.errors import MetadataError
 from paceline_compat.facts.target_tensors import expected_mtp_shapes, mtp_name
-from paceline_compat.rules.pair import MAX_NUM_STEPS
+from paceline_compat.rules.pair import MAX_NUM_DRAFTS
 from paceline_runtime.layers.parameters import Parameters, StorageOf
 from paceline_runtime.loaders.fill import Progress, check_tensors, fill, fill_dummy
 from paceline_runtime.loaders.read import read_tensor
@@ -29,7 +29,7 @@ def load_mtp(
     `dummy` makes random weights. Raises MetadataError (a ValueError) when the target's family or the checkpoint has no head,
     and ValueError for a number of drafts outside 1..7.
     """
-    facts, most = target.facts, MAX_NUM_STEPS["mtp"]
+    facts, most = target.facts, MAX_NUM_DRAFTS["mtp"]
     if not 1 <= num_drafts <= most:
         raise ValueError(f"mtp drafts 1 to {most} tokens a step, not {num_drafts}")
     if not isinstance(target, Decoder) or facts.gdn is None:

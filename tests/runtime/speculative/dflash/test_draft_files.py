@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from paceline_compat import read_draft
 from paceline_compat.errors import MetadataError
-from paceline_compat.rules.pair import default_num_steps
+from paceline_compat.rules.pair import default_num_drafts
 from paceline_kernels.backend import Backend
 from paceline_kernels.grouped_conv import grouped_conv
 from paceline_runtime.speculative.dflash import draft_layer
@@ -38,7 +38,7 @@ def folder(tmp_path: Path) -> Path:
 def load(folder: Path, num_steps: int | None = None, dtype: torch.dtype = torch.float32) -> DFlashProposer:
     """As the engine loads it."""
     facts = read_draft(str(folder))
-    steps = default_num_steps("dflash", facts) if num_steps is None else num_steps
+    steps = default_num_drafts("dflash", facts) if num_steps is None else num_steps
     return load_proposer(facts, TableTarget(48, 96, dtype), steps, dtype, CPU, 512)
 
 

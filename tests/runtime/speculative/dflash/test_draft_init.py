@@ -13,7 +13,7 @@ from dflash_pairs import Harness, OracleRun, TableTarget
 from tiny_models import save_tiny
 
 from paceline_compat.facts.checkpoint import read_draft, read_target
-from paceline_compat.rules.pair import default_num_steps
+from paceline_compat.rules.pair import default_num_drafts
 from paceline_compat.rules.table import check
 from paceline_runtime.speculative.dflash import init
 from paceline_runtime.speculative.dflash.init import spread_taps
@@ -59,7 +59,7 @@ def test_written_draft_drafts_the_same_here_and_in_the_package(target: Path, tmp
 
     table = TableTarget(64, 512, num_layers=6)
     facts = read_draft(str(out))
-    proposer = load_proposer(facts, table, default_num_steps("dflash", facts), torch.float64, torch.device("cpu"), 512)
+    proposer = load_proposer(facts, table, default_num_drafts("dflash", facts), torch.float64, torch.device("cpu"), 512)
     harness = Harness(proposer.draft, table, proposer.num_drafts)
     features = torch.randn(40, len(proposer.draft.config.target_layer_ids), 64, dtype=torch.float64)
     harness.prefill(1, range(1, 3), 0, features)

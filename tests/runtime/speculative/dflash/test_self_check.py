@@ -31,7 +31,7 @@ def test_sound_draft_passes(dtype: torch.dtype) -> None:
     """The report says how near the two paths are."""
     found = check_draft(proposer(dtype), TableTarget(48, 96, dtype))
 
-    assert found.num_equal_drafts == found.num_steps == 7
+    assert found.num_equal_drafts == found.num_drafts == 7
     assert "7 of 7 drafts equal" in str(found)
 
 
