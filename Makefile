@@ -14,7 +14,8 @@ demo-cluster: $(READY)  ## the operator in a cluster of processes, from `helm in
 test: $(READY)  ## all CPU tests, kernels under Triton's interpreter
 	OMP_NUM_THREADS=1 TRITON_INTERPRET=1 $(BIN)/python -m pytest -n 2
 test-gpu: $(READY)  ## the tests that need a CUDA device
-	TRITON_INTERPRET=0 $(BIN)/python -m pytest -m gpu -n 4
+	TRITON_INTERPRET=0 $(BIN)/python -m pytest -m "gpu and not alone" -n 4
+	TRITON_INTERPRET=0 $(BIN)/python -m pytest -m "gpu and alone"
 check: $(READY)  ## style, types and import directions
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy && $(BIN)/lint-imports
 fmt: $(READY)  ## format and mend what ruff can
