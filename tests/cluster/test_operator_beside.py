@@ -27,7 +27,7 @@ POLICY = {
         JSONPatch{op: "add", path: "/spec/template/spec/containers/0/imagePullPolicy", value: "Never"}]""",
     "persistentvolumeclaims": """[JSONPatch{op: "add", path: "/spec/resources/requests/storage", value: "5Gi"}]""",
     "pods": """[JSONPatch{op: "add", path: "/spec/containers/-", value: Object.spec.containers{
-        name: "mesh-proxy", image: "busybox:test", command: ["sleep", "600"],
+        name: "mesh-proxy", image: "busybox:test", command: ["sh", "-c", "trap exit TERM; sleep 600 & wait"],
         securityContext: Object.spec.containers.securityContext{allowPrivilegeEscalation: false,
             capabilities: Object.spec.containers.securityContext.capabilities{drop: ["ALL"]}}}}]""",
 }
@@ -51,7 +51,8 @@ def add_policy(cluster: Cluster, resource: str, model: str) -> None:
 @pytest.fixture(scope="module")
 def scene(cluster: Cluster) -> Iterator[Scene]:
     """Installed cluster-wide, a namespace with a filled claim, and policies of somebody else's for some models in it."""
-    for resource, model in (("deployments", "mutated"), ("persistentvolumeclaims", "mutated"), ("pods", "meshed")):
+    mutated = [("deployments", "mutated"), ("persistentvolumeclaims", "mutated")]
+    for resource, model in (*mutated, ("pods", "meshed"), ("pods", "retried")):
         add_policy(cluster, resource, model)
     settings = ("runtime.image.repository=stub/runtime", "replicas=1", TAKEOVER)
     with installed(cluster, *settings), models_namespace(cluster, HOME) as namespace:
@@ -184,6 +185,39 @@ def test_a_job_ends_beside_a_proxy_that_does_not(scene: Scene):
     scene.cluster.wait_for(lambda: not scene.kubectl(*jobs), "the Job is ended")
     scene.until_settled("meshed")
     scene.kubectl("delete", "specm", "meshed", "--wait=false")
+
+
+def test_a_job_is_tried_again_beside_a_proxy_that_does_not_end(scene: Scene):
+    """Our container fails and its Job never does: another Job gives the verdict, and nothing of either is left.
+
+    The first attempt runs on the ghost node, since its end has to be as long ago as the operator waits; the second is real.
+    """
+    ghost, own = GhostNode(scene), "paceline.dev/model=retried,paceline.dev/component=inspect"
+    scene.cluster.kubectl("label", "node", NAME, "room=yes", "--overwrite")
+    placement = {"nodeSelector": {"room": "yes"}, "tolerations": [{"key": "ghost", "operator": "Exists"}]}
+    scene.apply("retried", scheduling=placement)
+    pod = ghost.pod("retried", "inspect")
+    scene.cluster.kubectl("label", "node", NAME, "room-")
+    assert ["inspect", "mesh-proxy"] == [one["name"] for one in scene.get("pod", pod)["spec"]["containers"]]
+    job = ("get", "jobs", "-l", own, "-o", "jsonpath={.items[*].metadata.uid}")
+    first, end = scene.kubectl(*job), ended(1, "hub is down")
+    proxy = container("mesh-proxy", ready=True, running={"startedAt": stamp()})
+
+    ghost.show(pod, container("inspect", terminated=end), proxy, phase="Running")
+    scene.until("retried", "Compatible", "Unknown", "InspectionFailed", words="inspect: exit code 1: hub is down")
+    assert first == scene.kubectl(*job)
+    long_ago = {"startedAt": "2026-01-01T00:00:00Z", "finishedAt": "2026-01-01T00:00:05Z"}
+    ghost.show(pod, container("inspect", terminated=end | long_ago), proxy, phase="Running")
+    scene.cluster.wait_for(lambda: scene.kubectl(*job) not in ("", first), "another Job takes its place")
+    scene.cluster.wait_for(lambda: scene.get("pod", pod)["metadata"].get("deletionTimestamp"), "the first one's pod has to go")
+    scene.kubectl("delete", "pod", pod, "--force", "--grace-period=0")
+    # Only now is there room for the second attempt, so that its Job could not come and go unseen.
+    scene.cluster.kubectl("label", "nodes", "-l", "!ghost", "room=yes")
+    scene.until("retried", "Compatible", "True", "Compatible")
+    scene.cluster.wait_for(lambda: not scene.kubectl("get", "jobs,pods", "-l", own, "-o", "name"), "nothing is left")
+    scene.until_settled("retried")
+    scene.kubectl("delete", "specm", "retried", "--wait=false")
+    scene.cluster.kubectl("label", "nodes", "-l", "!ghost", "room-")
 
 
 def test_what_does_not_start_says_why(scene: Scene):
