@@ -39,6 +39,13 @@ def runs_kernel(backend: Backend, device: torch.device, *dtypes: torch.dtype) ->
     return backend is Backend.KERNEL
 
 
+def is_compiler_error(error: Exception) -> bool:
+    """Whether Triton could not build a kernel for this device: `bench tune` passes over such a cut, nobody else asks."""
+    from triton.errors import TritonError
+
+    return isinstance(error, TritonError)
+
+
 def _interpreted() -> bool:
     # Imported here: a server on a CPU need not have Triton, and is smaller without it.
     import triton

@@ -11,19 +11,35 @@ import torch
 from paceline_kernels.backend import Backend, runs_kernel
 from paceline_kernels.gated_act import gated_act
 from paceline_kernels.skinny_linear import reference
-from paceline_kernels.skinny_linear.tiles import NO_TILES, Kind, Product, Tile, TileTable, read_tiles, shipped_tiles
+from paceline_kernels.skinny_linear.tiles import (
+    MAX_ROWS,
+    NO_TILES,
+    ROW_BUCKETS,
+    Kind,
+    Product,
+    Tile,
+    TileTable,
+    file_name,
+    read_tiles,
+    shipped_tiles,
+    to_json,
+)
 
 __all__ = [
+    "MAX_ROWS",
     "NO_TILES",
+    "ROW_BUCKETS",
     "Kind",
     "Product",
     "Tile",
     "TileTable",
+    "file_name",
     "read_tiles",
     "shipped_tiles",
     "skinny_gated_linear",
     "skinny_linear",
     "skinny_partial_linear",
+    "to_json",
 ]
 
 

@@ -15,8 +15,7 @@ from typing import Any
 
 import torch
 
-from paceline_kernels.skinny_linear import Tile, TileTable
-from paceline_kernels.skinny_linear.tiles import file_name, to_json
+from paceline_kernels.skinny_linear import Tile, TileTable, file_name, to_json
 from paceline_runtime.bench.files import refuse_unwritable
 from paceline_runtime.bench.report import device_text, table, write_json
 from paceline_runtime.bench.shapes import find_shape

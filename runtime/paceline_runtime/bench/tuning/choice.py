@@ -11,8 +11,7 @@ from typing import Protocol
 
 import torch
 
-from paceline_kernels.skinny_linear import Product, Tile
-from paceline_kernels.skinny_linear.tiles import ROW_BUCKETS
+from paceline_kernels.skinny_linear import ROW_BUCKETS, Product, Tile
 from paceline_runtime.bench.tuning.matrices import Matrix
 
 LIBRARY_GAIN = 1.06

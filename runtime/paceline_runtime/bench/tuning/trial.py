@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 import torch
 
-from paceline_kernels.backend import Backend
+from paceline_kernels.backend import Backend, is_compiler_error
 from paceline_kernels.skinny_linear import (
+    MAX_ROWS,
     NO_TILES,
     Product,
     Tile,
@@ -21,7 +22,7 @@ from paceline_kernels.skinny_linear import (
     skinny_linear,
     skinny_partial_linear,
 )
-from paceline_kernels.skinny_linear.tiles import MAX_ROWS
+from paceline_runtime.bench.timing import median_s
 from paceline_runtime.bench.tuning.matrices import Matrix
 
 Clock = Callable[[Callable[[], object]], float]
@@ -31,6 +32,7 @@ _MOST_WEIGHTS = 400
 _FEWEST_WEIGHTS = 2
 _SUM_ROWS = 8
 _SPREAD = 0.02
+_REPLAYS = 41
 _COMPILER_SAYS = ("Triton Error", "PassManager")
 _OPERATIONS = {"whole": skinny_linear, "parts": skinny_partial_linear, "gated": skinny_gated_linear}
 
@@ -86,23 +88,19 @@ def multiply(matrix: Matrix, x: torch.Tensor, weight: torch.Tensor, tile: Tile |
 
 
 def cuda_clock(call: Callable[[], object]) -> float:
-    """Seconds of a replay of the call's launches, the median of about a hundredth of a second."""
-    import triton.testing
-
+    """Seconds of a replay of the call's launches, the median of some."""
     call()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         call()
-    return float(triton.testing.do_bench(graph.replay, warmup=4, rep=12, return_mode="median")) / 1e3
+    return median_s(graph.replay, torch.device("cuda"), _REPLAYS)
 
 
 def is_unable(error: Exception) -> bool:
     """Whether a device has no registers, shared memory or instructions for a cut; all else that is raised is our fault."""
-    from triton.errors import TritonError
-
     is_compilers = isinstance(error, RuntimeError) and str(error).startswith(_COMPILER_SAYS)
-    return isinstance(error, TritonError) or is_compilers
+    return is_compiler_error(error) or is_compilers
 
 
 def _empty(rows: int, columns: int, place: Place) -> torch.Tensor:
