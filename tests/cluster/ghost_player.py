@@ -21,7 +21,7 @@ class Player:
         self._api, self._namespace = scene.cluster.api, scene.namespace
         self._stop, self._crashing = threading.Event(), set[str]()
         self._restarts: Counter[str] = Counter()
-        self._thread = threading.Thread(target=self._play)
+        self._thread = threading.Thread(target=self._run)
         self.is_calm, self.num_crashes = False, 0
 
     def __enter__(self) -> Self:
@@ -35,6 +35,12 @@ class Player:
     def crash(self, model: str) -> None:
         """Let a pod of the model crash in the next round."""
         self._crashing.add(model)
+
+    def _run(self) -> None:
+        try:
+            self._play()
+        finally:
+            self._api.close()  # a connection is its thread's
 
     def _play(self) -> None:
         num_rounds = 0

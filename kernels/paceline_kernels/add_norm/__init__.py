@@ -9,10 +9,9 @@ from __future__ import annotations
 import torch
 
 from paceline_kernels.add_norm import reference
-from paceline_kernels.add_norm.reference import add
 from paceline_kernels.backend import Backend, runs_kernel
 
-__all__ = ["add", "add_norm", "norm"]
+__all__ = ["add_norm", "norm"]
 
 
 def add_norm(

@@ -73,8 +73,9 @@ class ApiClient:
             self._local.connection = connection
         try:
             connection.request(method, path, body=data, headers=headers)
-            response = connection.getresponse()
-            return HttpAnswer(response.status, response.read().decode())
+            # An answer that was cut off holds the socket open until it is closed, too.
+            with connection.getresponse() as response:
+                return HttpAnswer(response.status, response.read().decode())
         except (OSError, http.client.HTTPException):
             connection.close()
             raise
@@ -99,7 +100,7 @@ def http_through_gate(gate_port: int, url: str, body: object, method: str | None
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     try:
         connection.request(method or ("GET" if body is None else "POST"), path, body=body, headers=headers)
-        response = connection.getresponse()
-        return HttpAnswer(response.status, response.read().decode())
+        with connection.getresponse() as response:
+            return HttpAnswer(response.status, response.read().decode())
     finally:
         connection.close()

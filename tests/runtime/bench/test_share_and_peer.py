@@ -1,10 +1,10 @@
 """`paceline bench share` and `peer` at tiny sizes: what they measure and how they judge it, not how fast anything is."""
 
-import argparse
 import json
 
 import pytest
 import torch
+from bench_flags import parse
 from tiny_gguf import save_tiny_gguf
 from tiny_models import build_reference, save_tiny
 
@@ -15,13 +15,6 @@ from paceline_runtime.bench.serving_memory import ServingMemory, measure_serving
 from paceline_runtime.bench.share import _Gaps, measure_share
 from paceline_runtime.bench.subjects import subject
 from paceline_runtime.errors import ConfigError
-
-
-def parse(*words):
-    """The flags of `paceline bench`, parsed."""
-    parser = argparse.ArgumentParser()
-    bench.add_arguments(parser)
-    return parser.parse_args(list(words))
 
 
 def test_share_times_every_token_of_those_who_decode():

@@ -1,11 +1,11 @@
 """`paceline bench step` on tiny shapes: what it counts, what it commits, what it refuses."""
 
-import argparse
 import json
 from xml.etree import ElementTree
 
 import pytest
 import torch
+from bench_flags import TINY_SHAPE, parse
 
 from paceline_compat.memory.buffers import target_buffers
 from paceline_compat.memory.layout import MemoryLayout
@@ -32,34 +32,12 @@ from paceline_runtime.bench.traffic import distinct_experts, step_traffic
 from paceline_runtime.errors import ConfigError
 
 SVG = "{http://www.w3.org/2000/svg}"
-TINY = {
-    "architectures": ["Qwen3ForCausalLM"],
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "vocab_size": 96,
-    "max_position_embeddings": 256,
-    "rms_norm_eps": 1e-6,
-    "rope_theta": 1e4,
-    "tie_word_embeddings": False,
-    "eos_token_id": 2,
-}
-
-
-def parse(*words):
-    """The flags of `paceline bench`, parsed."""
-    parser = argparse.ArgumentParser()
-    bench.add_arguments(parser)
-    return parser.parse_args(list(words))
 
 
 @pytest.fixture
 def folder(tmp_path):
     """A folder that holds a config and no weights."""
-    (tmp_path / "config.json").write_text(json.dumps(TINY))
+    (tmp_path / "config.json").write_text(json.dumps(TINY_SHAPE))
     return tmp_path
 
 

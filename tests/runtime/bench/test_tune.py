@@ -1,11 +1,11 @@
 """`paceline bench tune` without a GPU: what it asks of a shape, which cuts it tries, how it chooses, and what it writes."""
 
-import argparse
 import json
 import pickle
 
 import pytest
 import torch
+from bench_flags import TINY_SHAPE, parse
 from kernel_checks import half
 
 from paceline_kernels.backend import Backend
@@ -26,28 +26,7 @@ ROWS = (1, 8, 32, 64)
 MATRIX = Matrix("whole", 4096, 1024)
 A, B, C, D = (Tile(rows, 128, splits, 4, 4) for rows, splits in ((32, 1), (64, 1), (32, 2), (64, 2)))
 CPU = torch.device("cpu")
-DENSE = {
-    "architectures": ["Qwen3ForCausalLM"],
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "vocab_size": 98,
-    "max_position_embeddings": 256,
-    "rms_norm_eps": 1e-6,
-    "rope_theta": 1e4,
-    "tie_word_embeddings": False,
-    "eos_token_id": 2,
-}
-
-
-def parse(*words):
-    """The flags of `paceline bench`, parsed."""
-    parser = argparse.ArgumentParser()
-    bench.add_arguments(parser)
-    return parser.parse_args(list(words))
+DENSE = {**TINY_SHAPE, "vocab_size": 98}
 
 
 class FakeTrial:

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import torch
 
+from paceline_kernels.skinny_linear import MAX_ROWS
 from paceline_runtime.speculative.dflash.draft import Draft
-
-FEW_ROWS = 64
-"""A decode step's, for which reading `fc` is what a product takes."""
 
 
 class TapSum:
@@ -33,7 +31,7 @@ class TapSum:
     def layer_output(self, layer: int, hidden: torch.Tensor) -> None:
         """Add one layer's part."""
         hidden = hidden.to(self._dtype)
-        if len(hidden) <= FEW_ROWS:
+        if len(hidden) <= MAX_ROWS:
             self._few[layer] = hidden
         else:
             part = self._taps[layer](hidden).to(self._wide)
